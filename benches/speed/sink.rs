@@ -1,0 +1,110 @@
+//! The receiver: takes POSTs on raw sockets in a thread of its own, counts them, and notes how late each is by its own
+//! clock, if the payload begins with the instant it was due at.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+
+use crate::{http::message, parts::cpu_of_thread};
+
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+/// What a payload begins with that says when it was due.
+pub const DUE: &str = "{\"due_ms\":";
+
+pub struct Sink {
+    pub address: SocketAddr,
+    pub arrived: Arc<AtomicU64>,
+    late_us: Arc<Mutex<Vec<i64>>>,
+    cpu_us: Arc<AtomicU64>,
+}
+
+impl Sink {
+    pub fn start() -> Self {
+        let (tell, address) = std::sync::mpsc::channel();
+        let (arrived, late_us, cpu_us) =
+            (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<i64>>>::default(), Arc::default());
+        let sink = (Arc::clone(&arrived), Arc::clone(&late_us), Arc::clone(&cpu_us));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let (arrived, late_us, cpu_us): (_, _, Arc<AtomicU64>) = sink;
+            runtime.block_on(tokio::task::LocalSet::new().run_until(async move {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+                tell.send(listener.local_addr().expect("bound")).expect("somebody waits");
+                tokio::task::spawn_local(async move {
+                    loop {
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                        let us = u64::try_from(cpu_of_thread().as_micros()).unwrap_or(u64::MAX);
+                        cpu_us.store(us, Ordering::Relaxed);
+                    }
+                });
+                while let Ok((tcp, _)) = listener.accept().await {
+                    tokio::task::spawn_local(serve(tcp, Arc::clone(&arrived), Arc::clone(&late_us)));
+                }
+            }));
+        });
+        Self { address: address.recv().expect("the receiver starts"), arrived, late_us, cpu_us }
+    }
+
+    pub fn count(&self) -> u64 {
+        self.arrived.load(Ordering::Relaxed)
+    }
+
+    /// CPU that it took so far.
+    pub fn cpu(&self) -> Duration {
+        Duration::from_micros(self.cpu_us.load(Ordering::Relaxed))
+    }
+
+    /// How late each arrival since the last call of this was, in µs, sorted.
+    pub fn lateness(&self) -> Vec<i64> {
+        let mut late = std::mem::take(&mut *self.late_us.lock().expect("no panic under this lock"));
+        late.sort_unstable();
+        late
+    }
+
+    /// Waits until so many have arrived in all; the instant.
+    pub fn wait_for(&self, arrived: u64, most: Duration) -> Instant {
+        let began = Instant::now();
+        while self.count() < arrived {
+            assert!(began.elapsed() < most, "{} of {arrived} arrived within {most:?}", self.count());
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        Instant::now()
+    }
+}
+
+async fn serve(mut tcp: TcpStream, arrived: Arc<AtomicU64>, late_us: Arc<Mutex<Vec<i64>>>) {
+    let _ = tcp.set_nodelay(true);
+    let mut bytes = Vec::with_capacity(4096);
+    while let Ok(1..) = tcp.read_buf(&mut bytes).await {
+        while let Some((body, length)) = message(&bytes).filter(|(body, length)| bytes.len() >= body + length) {
+            arrived.fetch_add(1, Ordering::Relaxed);
+            let digits = bytes[body..].strip_prefix(DUE.as_bytes()).unwrap_or_default();
+            if !digits.is_empty() {
+                let digits = digits.iter().take_while(|b| b.is_ascii_digit());
+                let due_ms = digits.fold(0_i64, |n, b| n * 10 + i64::from(b - b'0'));
+                late_us.lock().expect("no panic under this lock").push(now_us() - due_ms * 1000);
+            }
+            bytes.drain(..body + length);
+            if tcp.write_all(OK).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The wall clock, which Redis on the same machine has too.
+#[allow(clippy::disallowed_methods)] // this is the other side
+pub fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    i64::try_from(since.as_micros()).expect("before 292,277")
+}

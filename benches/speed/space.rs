@@ -1,0 +1,146 @@
+//! The rows about what it costs: Redis's CPU, memory, growth, rest and start.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    Size,
+    http::{Until, closed},
+    parts::Service,
+    rows::{PATIENCE, PAYLOAD, batch, constant, pile_up, webhook},
+    sink::Sink,
+    table::{Goal, Row},
+};
+
+fn micros_each(cpu: Duration, tasks: u64) -> f64 {
+    cpu.as_secs_f64() * 1e6 / tasks as f64
+}
+
+/// Redis's CPU for a whole life in batches of 64, without retention or with the default settings.
+pub fn redis_cpu(size: Size) -> Vec<Row> {
+    let rows = [(r#"{"retain_completed":"0s"}"#, "nothing kept", 25.0), ("{}", "default settings", 32.0)];
+    let measure = |(settings, what, goal): (&str, &str, f64)| {
+        let (service, sink) = (Service::start("memory"), Sink::start());
+        service.call("PUT", "/queues/bench", settings);
+        webhook(&service, "bench", &sink);
+        let mut row =
+            Row::new(&format!("Redis CPU of a life in batches of 64, {what}"), "µs a task", Goal::AtMost(goal));
+        for _ in 0..size.rounds {
+            let (before, arrived, tasks) = (service.redis_cpu(), sink.count(), size.tasks / 64 * 64);
+            service.call("POST", "/queues/bench/pause", "{}");
+            let request = batch("bench", 64, r#""delay":"0s""#);
+            closed(service.address(), 4, Until::Calls(tasks / 64), None, constant(request));
+            service.call("POST", "/queues/bench/resume", "{}");
+            sink.wait_for(arrived + tasks, PATIENCE);
+            std::thread::sleep(Duration::from_millis(50)); // the last ones are settled
+            row.round(micros_each(service.redis_cpu() - before, tasks));
+        }
+        row
+    };
+    rows.into_iter().map(measure).chain([one_at_a_time(size)]).collect()
+}
+
+/// A task that nothing shares a call with, against a SET.
+fn one_at_a_time(size: Size) -> Row {
+    const TASKS: u64 = 500;
+    let (service, sink) = (Service::start("memory"), Sink::start());
+    webhook(&service, "bench", &sink);
+    let mut row = Row::new("Redis CPU of a life, one task at a time", "SETs", Goal::AtMost(12.0));
+    let body = format!(r#"{{"payload":{PAYLOAD}}}"#);
+    for _ in 0..size.rounds {
+        let before = service.redis_cpu();
+        service.redis_many(&format!("SET bench:x {}\r\n", PAYLOAD.replace('"', "")), TASKS * 10);
+        let set = micros_each(service.redis_cpu() - before, TASKS * 10);
+        let before = service.redis_cpu();
+        for _ in 0..TASKS {
+            let arrived = sink.count();
+            service.call("POST", "/queues/bench/tasks", &body);
+            sink.wait_for(arrived + 1, PATIENCE);
+        }
+        let each = micros_each(service.redis_cpu() - before, TASKS);
+        row.round(each / set);
+        row.tell(format!("{each:.0} µs, a SET {set:.1} µs"));
+    }
+    row
+}
+
+/// What a pending task takes in Redis beyond its payload.
+pub fn memory(size: Size) -> Vec<Row> {
+    let service = Service::start("memory");
+    let tasks = if size.full { 1_000_000 } else { 100_000 };
+    service.call("PUT", "/queues/bench", "{}");
+    let before = service.info("memory", "used_memory");
+    fill(&service, tasks);
+    let mut row = Row::new("memory of a pending task beyond its payload", "bytes", Goal::AtMost(260.0));
+    row.round((service.info("memory", "used_memory") - before) / tasks as f64 - PAYLOAD.len() as f64);
+    vec![row]
+}
+
+fn fill(service: &Service, tasks: u64) {
+    closed(service.address(), 4, Until::Calls(tasks / 1000), None, constant(batch("bench", 1000, r#""delay":"30m""#)));
+}
+
+/// Costs with many tasks pending, against those with 10,000.
+pub fn growth(size: Size) -> Vec<Row> {
+    let many: u64 = if size.full { 10_000_000 } else { 300_000 };
+    let (service, sink) = (Service::start("memory"), Sink::start());
+    webhook(&service, "bench", &sink);
+    let what = |part: &str| format!("{part} with {}, against 10,000 pending", crate::table::number(many as f64));
+    let mut enqueue = Row::new(&what("enqueue"), "of Redis's CPU", Goal::AtMost(1.3));
+    let mut deliver = Row::new(&what("visit and settle"), "of Redis's CPU", Goal::AtMost(1.3));
+    let mut look = Row::new(&what("list and stats"), "of their time", Goal::AtMost(1.3));
+    let measure = || {
+        let before = service.redis_cpu();
+        closed(service.address(), 4, Until::Calls(200), None, constant(batch("bench", 100, r#""delay":"30m""#)));
+        let enqueue = service.redis_cpu() - before;
+        pile_up(&service, "bench", 20_000);
+        let (before, arrived) = (service.redis_cpu(), sink.count());
+        service.call("POST", "/queues/bench/resume", "{}");
+        sink.wait_for(arrived + 20_000, PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+        let deliver = service.redis_cpu() - before;
+        let began = Instant::now();
+        for _ in 0..50 {
+            service.call("GET", "/queues/bench/tasks?limit=100", "");
+            service.call("GET", "/queues/bench/stats", "");
+        }
+        (enqueue.as_secs_f64(), deliver.as_secs_f64(), began.elapsed().as_secs_f64())
+    };
+    fill(&service, 10_000);
+    measure();
+    let few = measure();
+    fill(&service, many - 70_000);
+    for _ in 0..size.rounds {
+        let now = measure();
+        enqueue.round(now.0 / few.0);
+        deliver.round(now.1 / few.1);
+        look.round(now.2 / few.2);
+    }
+    vec![enqueue, deliver, look]
+}
+
+/// Calls of Redis a second and CPU of a service that has nothing to do.
+pub fn at_rest(service: &Service, span: Duration) -> (f64, f64) {
+    let (calls, cpu, began) = (service.redis_calls(), service.part.cpu(), Instant::now());
+    std::thread::sleep(span);
+    let took = began.elapsed().as_secs_f64();
+    let (calls, cpu) = (service.redis_calls() - calls, service.part.cpu().saturating_sub(cpu));
+    (calls as f64 / took, 100.0 * cpu.as_secs_f64() / took)
+}
+
+/// Nothing to do, and how soon it could do something.
+pub fn idle(size: Size) -> Vec<Row> {
+    let service = Service::start("memory");
+    let mut calls = Row::new("idle: calls of Redis", "a second", Goal::AtMost(3.0));
+    let mut cpu = Row::new("idle: CPU", "% of a core", Goal::AtMost(0.2));
+    let mut rss = Row::new("idle: resident memory", "MiB", Goal::AtMost(25.0));
+    let mut start = Row::new("start to ready on an existing Redis", "ms", Goal::AtMost(100.0));
+    std::thread::sleep(Duration::from_secs(1));
+    let (per_second, share) = at_rest(&service, size.span());
+    calls.round(per_second);
+    cpu.round(share);
+    rss.round(service.part.rss_kib() as f64 / 1024.0);
+    for _ in 0..size.rounds {
+        start.round(service.another().start.as_secs_f64() * 1000.0);
+    }
+    vec![calls, cpu, rss, start]
+}

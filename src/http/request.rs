@@ -1,0 +1,152 @@
+//! What surrounds every request: its id, its line in the log, its place in the metrics, and the body of its problem.
+
+use std::any::Any;
+
+use axum::{
+    body::Body,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::{
+    Shared,
+    auth::Caller,
+    extract::traceparent,
+    openapi,
+    problem::{Kind, Problem},
+};
+use crate::{
+    store::Fate,
+    telemetry::{chain, traces::RequestSpan},
+};
+
+/// Names a request in answers and logs.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The id of the request, for handlers that write problems into their answers.
+#[derive(Debug, Clone)]
+pub struct RequestId(HeaderValue);
+
+impl RequestId {
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
+}
+
+/// Whose lines the request log is, whatever module writes them.
+const LOG_TARGET: &str = "duepost::requests";
+/// Characters of a path in the log.
+const PATH_SHOWN: usize = 300;
+
+/// The `operationId` of a request, or `none`: an extension for those that judge it.
+#[derive(Clone, Copy)]
+pub(super) struct Operation(pub &'static str);
+
+/// What the log tells of a request: nothing of its query, its body, or its other headers.
+struct Shown {
+    path: String,
+    trace: Option<String>,
+}
+
+impl Shown {
+    /// Nothing is copied when nothing will be told.
+    fn of(api: &Shared, request: &Request) -> Option<Self> {
+        let told = api.request_log || tracing::enabled!(target: LOG_TARGET, tracing::Level::DEBUG);
+        told.then(|| Self {
+            path: request.uri().path().chars().take(PATH_SHOWN).collect(),
+            // the trace without the parent's span
+            trace: traceparent(request.headers()).and_then(|text| text.split('-').nth(1).map(str::to_owned)),
+        })
+    }
+}
+
+/// The client's own id, if it is one and there once.
+fn own_id(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut values = headers.get_all(REQUEST_ID).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let fine = |b: &u8| b.is_ascii_alphanumeric() || b"._-".contains(b);
+    let bytes = value.as_bytes();
+    ((1..=128).contains(&bytes.len()) && bytes.iter().all(fine)).then(|| value.clone())
+}
+
+fn new_id(api: &Shared) -> HeaderValue {
+    let (uid, mut text) = ((api.ids.uid)().0, Uuid::encode_buffer());
+    let text: &str = uid.hyphenated().encode_lower(&mut text);
+    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
+}
+
+/// Wraps all routes and the fallback.
+pub(super) async fn surround(State(api): State<Shared>, mut request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let id = own_id(request.headers());
+    let id = id.unwrap_or_else(|| new_id(&api));
+    let method = request.method().clone();
+    let operation = operation(&method, request.extensions().get::<MatchedPath>());
+    request.extensions_mut().insert(Operation(operation));
+
+    let span = api.traces.request(operation, request.uri().path(), traceparent(request.headers()).as_deref());
+    // a request without a trace begins one: its task stores it, and so its deliveries find it
+    if let Some(begun) = span.as_ref().and_then(RequestSpan::traceparent)
+        && let Ok(begun) = HeaderValue::from_str(&begun)
+    {
+        request.headers_mut().insert("traceparent", begun);
+    }
+    let shown = Shown::of(&api, &request);
+
+    request.extensions_mut().insert(RequestId(id.clone()));
+    let mut response = next.run(request).await;
+
+    let request_id = id.to_str().unwrap_or_default();
+    let status = response.status().as_u16();
+    api.metrics.http_request(operation, status);
+    if let Some(span) = span {
+        span.end(status);
+    }
+    if let Some(shown) = shown {
+        let took_ms = began.elapsed().as_secs_f64() * 1e3;
+        let key = response.extensions().get::<Caller>().map(Caller::name);
+        let (path, trace) = (shown.path.as_str(), shown.trace.as_deref());
+        if api.request_log {
+            tracing::info!(target: LOG_TARGET, request_id, %method, path, operation, status, took_ms, key, trace, "answered");
+        } else {
+            tracing::debug!(target: LOG_TARGET, request_id, %method, path, operation, status, took_ms, key, trace, "answered");
+        }
+    }
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        tell(&problem, request_id, operation);
+        *response.body_mut() =
+            if method == Method::HEAD { Body::empty() } else { Body::from(problem.body(request_id)) };
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
+}
+
+/// What a client learns of a panic; the hook that logs panics has told the rest.
+pub(super) fn panicked(_: Box<dyn Any + Send>) -> Response {
+    Problem::new(Kind::Internal, "the service met a fault of its own; its log says more").into_response()
+}
+
+/// The one place that logs what went wrong below. Redis being away is told by those who keep its connections.
+fn tell(problem: &Problem, request_id: &str, operation: &'static str) {
+    let Some(cause) = problem.cause() else { return };
+    let told = chain(cause);
+    if cause.fate() == Fate::Bug {
+        tracing::error!(request_id, operation, error = told, "a call failed by a fault of ours");
+    } else {
+        tracing::debug!(request_id, operation, error = told, "a call failed");
+    }
+}
+
+fn operation(method: &Method, path: Option<&MatchedPath>) -> &'static str {
+    let Some(path) = path else { return "none" };
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let found = openapi::OPERATIONS.iter().find(|(m, p, _)| *m == method && *p == path.as_str());
+    found.map_or("none", |(_, _, id)| id)
+}

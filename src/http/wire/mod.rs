@@ -1,0 +1,74 @@
+//! The wire forms, one file per noun. Requests are read by [`Object`](super::object::Object) straight into domain types;
+//! answers are structs in the order that the contract shows. Answers may grow, requests are closed.
+
+mod edit;
+mod pull;
+mod queue;
+mod retry;
+mod task;
+mod webhook;
+
+use std::time::Duration;
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
+pub use self::{
+    edit::read_edit,
+    pull::{ClaimedOut, LeasedOut, NackWanted, read_ack, read_claim, read_extend, read_nack},
+    queue::{QueueItem, QueueOut, StatsOut, oldest_due_ms, read_settings},
+    retry::{RetryOut, read_retry},
+    task::{AttemptOut, Horizon, Progress, TaskOut, TaskWanted, own_max_attempts, read_new_content, read_task},
+    webhook::{WebhookOut, read_rotation, read_webhook, read_webhook_patch, read_webhook_put},
+};
+use crate::domain::time::{UnixMs, format_duration};
+
+/// An instant in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct At(pub UnixMs);
+
+impl Serialize for At {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A duration in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span(pub Duration);
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_duration(self.0))
+    }
+}
+
+/// A page of a list.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ListOut<T> {
+    /// In the order of the list; may be fewer than `limit` although more follow.
+    pub items: Vec<T>,
+    /// Give it as `cursor` to go on; `null` is the end.
+    pub next_cursor: Option<String>,
+}
+
+/// An answer as JSON.
+pub struct Json<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        match serde_json::to_vec(&self.0) {
+            Ok(bytes) => {
+                let json = HeaderValue::from_static("application/json");
+                ([(header::CONTENT_TYPE, json)], Body::from(bytes)).into_response()
+            }
+            Err(_) => super::problem::Problem::new(super::problem::Kind::Internal, "the answer cannot be written")
+                .into_response(),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Batches that form by themselves: what arrives while calls are under way makes up the next one. No timer, so an idle
+//! service adds no delay; under load Redis runs one script for many tasks.
+
+use std::{collections::HashMap, future::Future, sync::Arc};
+
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::{error::StoreError, keys::shard_of};
+use crate::domain::id::QueueName;
+
+/// Most jobs of one queue in a script call.
+pub const MAX_JOBS: usize = 500;
+/// Most bytes of payload in a script call (one job always fits).
+pub const MAX_BYTES: usize = 1 << 20;
+/// Jobs taken up at once, over all queues.
+const MAX_DRAIN: usize = 2048;
+/// Jobs that may wait; past it callers wait.
+const BACKLOG: usize = 16_384;
+/// Rounds under way at once: one on the wire while the next one forms in Redis's socket.
+const IN_FLIGHT: usize = 2;
+
+/// Jobs that one script does many of.
+pub trait Batch: Send + Sync + 'static {
+    /// One thing to do.
+    type Job: Send + 'static;
+    /// What comes of it.
+    type Answer: Send + 'static;
+
+    /// The queue that a job belongs to.
+    fn queue(job: &Self::Job) -> &QueueName;
+    /// Its share of [`MAX_BYTES`].
+    fn bytes(job: &Self::Job) -> usize;
+    /// Does jobs of one queue; answers in their order.
+    fn run(
+        &self,
+        queue: QueueName,
+        jobs: Vec<Self::Job>,
+    ) -> impl Future<Output = Vec<Result<Self::Answer, StoreError>>> + Send;
+}
+
+type Slip<B> = (<B as Batch>::Job, oneshot::Sender<Result<<B as Batch>::Answer, StoreError>>);
+
+/// Takes jobs one at a time and hands them on in batches.
+pub struct Batcher<B: Batch> {
+    /// One line for all, or one a shard.
+    jobs: Vec<mpsc::Sender<Slip<B>>>,
+}
+
+impl<B: Batch> Batcher<B> {
+    /// Starts so many loops, which share the shards and do not wait for each other; they end when the batcher is
+    /// dropped.
+    pub fn start(batch: B, lines: u16) -> Self {
+        let batch = Arc::new(batch);
+        let line = |_| {
+            let (jobs, inbox) = mpsc::channel(BACKLOG);
+            tokio::spawn(gather(Arc::clone(&batch), inbox));
+            jobs
+        };
+        Self { jobs: (0..lines).map(line).collect() }
+    }
+
+    /// Does one job, together with others that are there.
+    ///
+    /// # Errors
+    /// See [`StoreError::fate`].
+    pub async fn submit(&self, job: B::Job) -> Result<B::Answer, StoreError> {
+        let (slip, answer) = oneshot::channel();
+        let line = match self.jobs.as_slice() {
+            [one] => one,
+            lines => &lines[usize::from(shard_of(B::queue(&job))) % lines.len()],
+        };
+        line.send((job, slip)).await.map_err(|_| StoreError::Stopping)?;
+        answer.await.map_err(|_| StoreError::Stopping)?
+    }
+}
+
+async fn gather<B: Batch>(batch: Arc<B>, mut inbox: mpsc::Receiver<Slip<B>>) {
+    let rounds = Arc::new(Semaphore::new(IN_FLIGHT));
+    loop {
+        let Ok(round) = Arc::clone(&rounds).acquire_owned().await else { return };
+        let mut slips = Vec::with_capacity(64);
+        if inbox.recv_many(&mut slips, MAX_DRAIN).await == 0 {
+            return;
+        }
+        let batch = Arc::clone(&batch);
+        tokio::spawn(async move {
+            let calls = split::<B>(slips).into_iter().map(|(queue, slips)| {
+                let batch = Arc::clone(&batch);
+                async move {
+                    let (jobs, takers): (Vec<_>, Vec<_>) = slips.into_iter().unzip();
+                    for (answer, taker) in batch.run(queue, jobs).await.into_iter().zip(takers) {
+                        let _ = taker.send(answer); // a caller that went away does not mind
+                    }
+                }
+            });
+            futures_util::future::join_all(calls).await;
+            drop(round);
+        });
+    }
+}
+
+/// Groups by queue, in order, in pieces that a script may take.
+fn split<B: Batch>(slips: Vec<Slip<B>>) -> Vec<(QueueName, Vec<Slip<B>>)> {
+    let mut pieces: Vec<Piece<B>> = Vec::new();
+    let mut open: HashMap<QueueName, usize> = HashMap::new(); // queue -> its last piece
+    let mut last = 0; // mostly the next slip is of the same queue
+    for slip in slips {
+        let (queue, bytes) = (B::queue(&slip.0), B::bytes(&slip.0));
+        if pieces.get(last).is_none_or(|piece| piece.queue != *queue) {
+            last = open.get(queue).copied().unwrap_or(usize::MAX);
+        }
+        match pieces.get_mut(last).filter(|piece| piece.slips.len() < MAX_JOBS && piece.room >= bytes) {
+            Some(piece) => {
+                piece.room -= bytes;
+                piece.slips.push(slip);
+            }
+            None => {
+                last = pieces.len();
+                let (queue, room) = (queue.clone(), MAX_BYTES.saturating_sub(bytes));
+                open.insert(queue.clone(), last);
+                pieces.push(Piece { queue, room, slips: vec![slip] });
+            }
+        }
+    }
+    pieces.into_iter().map(|piece| (piece.queue, piece.slips)).collect()
+}
+
+/// Slips of one script call.
+struct Piece<B: Batch> {
+    queue: QueueName,
+    /// Bytes of payload that still fit.
+    room: usize,
+    slips: Vec<Slip<B>>,
+}

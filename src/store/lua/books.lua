@@ -1,0 +1,22 @@
+-- books: whether a queue's figures fit together, and its instant in the agenda is not too late; with repair they are put right
+-- KEYS  see _lib.lua
+-- ARGV  4 repair 0|1
+-- Answers {now, listed 0|1, has gate 0|1, rev, open webhooks, records, members of all sets, wanted or -1, agenda or -1,
+--   begun - ended - living, retrying, totals pairs}.   O(1), and O(log m) with repair. Without repair it changes nothing.
+local repair, members = ARGV[4] == '1', 0
+for _, p in ipairs(places()) do members = members + call('ZCARD', p[2]) end
+local function total(counter) return tonumber(call('HGET', TOTALS, counter) or 0) end
+local balance = total('enqueued') + total('revived') - call('ZCARD', DUE) - call('ZCARD', ACTIVE)
+for _, ended in ipairs({ 'delivered', 'dead', 'cancelled', 'expired', 'purged', 'ghosts' }) do balance = balance - total(ended) end
+local pull, push = ready()
+-- a process in trouble puts off a lease that ended by a second: that is not too late
+local at, agenda = wanted(push, false), tonumber(call('ZSCORE', AGENDA, QUEUE) or nil)
+local gate = call('HMGET', GATE, 'rev', 'open')
+local listed, retrying = call('HEXISTS', QUEUES, QUEUE), total('retrying')
+if repair then
+  if at < (agenda or NEVER) then lower(at) ring(pull, push) end
+  -- counters only grow: what is missing counts as taken out of the queue, what is too much as put in
+  bump(balance > 0 and 'purged' or 'enqueued', math.abs(balance))
+end
+return { now, listed, gate[1] and 1 or 0, gate[1] or '0', gate[2] or '', call('HLEN', TASKS), members, at < NEVER and at or -1,
+  agenda or -1, balance, retrying, call('HGETALL', TOTALS) }

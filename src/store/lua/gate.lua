@@ -1,0 +1,34 @@
+-- gate: settings, pause and webhooks of a queue; creates it; rev + 1; always rings
+-- KEYS  see _lib.lua
+-- ARGV  4 rev that it was read at, or '-'   5 new queue as JSON ('' = it must exist)   6 settings as JSON ('' = as they are)
+--       7 number of gate pairs g, then g x (field, value; '' deletes), then triples: 'set'|'del'|'free', webhook, JSON
+-- Answers {'ok', rev, created 0|1} | {'no_queue'} | {'conflict'} (somebody else changed it since).
+local old, rev = call('HGET', QUEUES, QUEUE), call('HGET', GATE, 'rev') or '0'
+if not old and ARGV[5] == '' then return { 'no_queue' } end
+if old and ARGV[4] ~= '-' and ARGV[4] ~= rev then return { 'conflict' } end
+call('ZREM', DUE, '')
+local created = old and 0 or 1
+if created == 1 then
+  call('HSET', QUEUES, QUEUE, string.format('{"v":1,"created_at":%.0f,"settings":%s}', now, ARGV[5]))
+  call('HSET', GATE, 'rev', string.format('%.0f', now)) -- a queue made anew never repeats a rev
+elseif ARGV[6] ~= '' then
+  call('HSET', QUEUES, QUEUE, string.format('{"v":1,"created_at":%.0f,"settings":%s}', cjson.decode(old).created_at or now, ARGV[6]))
+end
+local first = 8 + 2 * ARGV[7]
+for i = 8, first - 1, 2 do
+  if ARGV[i + 1] == '' then call('HDEL', GATE, ARGV[i]) else call('HSET', GATE, ARGV[i], ARGV[i + 1]) end
+end
+for i = first, #ARGV, 3 do
+  if ARGV[i] == 'set' then call('HSET', HOOKS, ARGV[i + 1], ARGV[i + 2])
+  else
+    call('HDEL', HOLDS, ARGV[i + 1], '!' .. ARGV[i + 1])
+    call('HDEL', TOTALS, 'ok:' .. ARGV[i + 1], 'bad:' .. ARGV[i + 1], 'row:' .. ARGV[i + 1])
+    if ARGV[i] == 'del' then call('HDEL', HOOKS, ARGV[i + 1]) end
+  end
+end
+rev = call('HINCRBY', GATE, 'rev', 1)
+local pull, push = ready()
+lower(push)
+lower(step(now)) -- a changed retention is looked at soon
+ring(pull, push)
+return { 'ok', tostring(rev), created }

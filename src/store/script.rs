@@ -1,0 +1,161 @@
+//! The scripts: one file per transition, `_lib.lua` (and where it is needed `_wanted.lua`) put before each. EVALSHA, and EVAL where Redis does not know it.
+
+use std::sync::LazyLock;
+
+use deadpool_redis::redis::{self, Cmd, ErrorKind, RedisError, ServerErrorKind, Value, aio::MultiplexedConnection};
+
+/// One Lua script.
+#[derive(Debug)]
+pub struct Script {
+    /// Its file's name without `.lua`; also the label of its metric.
+    pub name: &'static str,
+    source: String,
+    sha: String,
+}
+
+impl Script {
+    fn new(name: &'static str, source: String) -> Self {
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Self { name, source, sha }
+    }
+
+    /// Starts a call on keys of one shard (or of all, where one Redis has them all); KEYS come next, then ARGV.
+    pub fn call(&self, shard: u16, keys: &[String]) -> Call<'_> {
+        let mut cmd = redis::cmd("EVALSHA");
+        cmd.arg(&self.sha).arg(keys.len()).arg(keys);
+        Call { script: self, shard, cmd }
+    }
+}
+
+/// A call being put together.
+pub struct Call<'a> {
+    script: &'a Script,
+    shard: u16,
+    cmd: Cmd,
+}
+
+impl Call<'_> {
+    /// Adds one ARGV.
+    pub fn arg(&mut self, arg: impl redis::ToRedisArgs) -> &mut Self {
+        self.cmd.arg(arg);
+        self
+    }
+
+    /// The script's name.
+    pub fn name(&self) -> &'static str {
+        self.script.name
+    }
+
+    /// Where its keys are.
+    pub fn shard(&self) -> u16 {
+        self.shard
+    }
+
+    /// As it is sent first.
+    pub fn by_hash(&self) -> &Cmd {
+        &self.cmd
+    }
+
+    /// Sends it; after a restart or SCRIPT FLUSH the source goes along once.
+    pub async fn send(&self, connection: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+        match self.cmd.query_async(connection).await {
+            Err(e) if is_no_script(&e) => self.with_source().query_async(connection).await,
+            answer => answer,
+        }
+    }
+
+    /// Sends it to the node that the shard's slot is on its way to.
+    pub async fn send_asking(&self, connection: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+        match asking(self.cmd.clone(), connection).await {
+            Err(e) if is_no_script(&e) => asking(self.with_source(), connection).await,
+            answer => answer,
+        }
+    }
+
+    /// The same as EVAL.
+    pub fn with_source(&self) -> Cmd {
+        let mut eval = redis::cmd("EVAL");
+        for (i, arg) in self.cmd.args_iter().enumerate() {
+            match (i, arg) {
+                (0, _) => {}
+                (1, _) => {
+                    eval.arg(&self.script.source);
+                }
+                (_, redis::Arg::Simple(bytes)) => {
+                    eval.arg(bytes);
+                }
+                _ => {}
+            }
+        }
+        eval
+    }
+}
+
+/// Whether the script is not known there (any more).
+pub fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// ASKING holds for the one command after it.
+async fn asking(cmd: Cmd, connection: &mut MultiplexedConnection) -> Result<Value, RedisError> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").ignore().add_command(cmd).ignore_errors();
+    match both.query_async(connection).await? {
+        Value::Array(mut answers) => answers.pop().unwrap_or(Value::Nil).extract_error(),
+        other => Ok(other),
+    }
+}
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = $file:literal $(with $part:literal)?;)*) => {
+        $($(#[$doc])* pub static $name: LazyLock<Script> = LazyLock::new(|| {
+            let parts = [
+                include_str!("lua/_lib.lua"),
+                $(include_str!(concat!("lua/", $part, ".lua")),)?
+                include_str!(concat!("lua/", $file, ".lua")),
+            ];
+            Script::new($file, parts.join("\n"))
+        });)*
+    };
+}
+
+scripts! {
+    /// – → scheduled.
+    ENQUEUE = "enqueue";
+    /// scheduled → active, and all else that is due.
+    VISIT = "visit" with "_wanted";
+    /// active → an end, or back.
+    SETTLE = "settle";
+    /// active → active.
+    RENEW = "renew";
+    /// → cancelled.
+    CANCEL = "cancel";
+    /// PUT of a task.
+    REPLACE = "replace";
+    /// PATCH of a task.
+    EDIT = "edit";
+    /// `run` and replay.
+    REVIVE = "revive";
+    /// → gone, a piece at a time.
+    PURGE = "purge";
+    /// A queue → gone.
+    DROP_QUEUE = "drop_queue";
+    /// Settings, pause, webhooks.
+    GATE = "gate";
+    /// Reads a queue's set-up.
+    DESCRIBE = "describe";
+    /// Reads a task.
+    GET = "get";
+    /// Reads a page of tasks.
+    LIST = "list";
+    /// Reads a queue's figures.
+    STATS = "stats";
+    /// Whether ids stand where they should.
+    AUDIT = "audit";
+    /// Whether a queue's figures fit together.
+    BOOKS = "books" with "_wanted";
+}
+
+/// Reads all agendas; it has KEYS of its own and no `_lib.lua`.
+pub static AGENDA: LazyLock<Script> =
+    LazyLock::new(|| Script::new("agenda", include_str!("lua/agenda.lua").to_owned()));

@@ -1,0 +1,230 @@
+//! How claims end: settlements go in batches, and those that nobody waits for are repeated until their end is known.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Fate, Inner, Lease, Reply, Store, StoreError,
+    batch::Batch,
+    form,
+    notes::{self, Note},
+    script,
+};
+use crate::domain::{
+    id::QueueName,
+    round::{Progress, Verdict},
+    time::UnixMs,
+};
+
+/// A settlement is sent again after these pauses, growing from the first to the second.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// One that a client waits for is sent again for so long.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// One that Redis refuses as a fault of ours is given up after so many tries.
+const BUG_TRIES: u32 = 3;
+
+/// How a claim ends.
+#[derive(Debug, Clone)]
+pub struct Settlement {
+    /// Which claim.
+    pub lease: Lease,
+    /// The end.
+    pub verdict: Verdict,
+    /// Webhooks that still want the task (retry), or gave up (dead).
+    pub about: Vec<String>,
+    /// Webhooks that answered 2xx.
+    pub won: Vec<String>,
+    /// Calls that failed.
+    pub failed: u32,
+    /// What to keep; `None` leaves it as it is.
+    pub progress: Option<Progress>,
+    /// What the calls told of their webhooks.
+    pub notes: Vec<Note>,
+}
+
+impl Settlement {
+    /// An end that is about no webhook and leaves the rest as it is.
+    #[must_use]
+    pub fn new(lease: Lease, verdict: Verdict) -> Self {
+        Self { lease, verdict, about: Vec::new(), won: Vec::new(), failed: 0, progress: None, notes: Vec::new() }
+    }
+
+    /// The same, with something to keep.
+    pub(super) fn with_progress(lease: Lease, verdict: Verdict, progress: Progress) -> Self {
+        Self { progress: Some(progress), ..Self::new(lease, verdict) }
+    }
+}
+
+/// What the script made of a settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// Delivered.
+    Completed,
+    /// Waits for its next attempt.
+    Scheduled,
+    /// Given up.
+    Dead,
+    /// No longer wanted.
+    Expired,
+    /// It was cancelled while under way.
+    Cancelled,
+    /// The lease had ended; no effect, except that successes are remembered.
+    LeaseLost,
+    /// Its content was replaced, or its record removed; no effect.
+    Gone,
+    /// It had ended otherwise; no effect.
+    Late,
+    /// It had ended so.
+    Already,
+}
+
+impl Settled {
+    fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "completed" => Self::Completed,
+            "scheduled" => Self::Scheduled,
+            "dead" => Self::Dead,
+            "expired" => Self::Expired,
+            "cancelled" => Self::Cancelled,
+            "lease_lost" => Self::LeaseLost,
+            "gone" => Self::Gone,
+            "late" => Self::Late,
+            "already" => Self::Already,
+            _ => return None,
+        })
+    }
+}
+
+/// Settles in batches.
+pub struct Settles {
+    inner: Arc<Inner>,
+    /// Somebody is told: it must be as durable as that says.
+    told: bool,
+}
+
+impl Settles {
+    /// Outcomes of deliveries. What is lost is delivered again.
+    pub(super) fn of_workers(inner: &Arc<Inner>) -> Self {
+        Self { inner: Arc::clone(inner), told: false }
+    }
+
+    /// What consumers say.
+    pub(super) fn of_consumers(inner: &Arc<Inner>) -> Self {
+        Self { inner: Arc::clone(inner), told: true }
+    }
+}
+
+impl Batch for Settles {
+    /// Shared with whoever may have to give it in again.
+    type Job = Arc<Settlement>;
+    /// And Redis's clock.
+    type Answer = (Settled, UnixMs);
+
+    fn queue(job: &Arc<Settlement>) -> &QueueName {
+        &job.lease.queue
+    }
+
+    fn bytes(job: &Arc<Settlement>) -> usize {
+        job.progress.as_ref().map_or(0, |p| p.attempts.len() * 256)
+    }
+
+    async fn run(&self, queue: QueueName, jobs: Vec<Arc<Settlement>>) -> Vec<Result<Self::Answer, StoreError>> {
+        let mut call = self.inner.call(&script::SETTLE, &queue, 0);
+        let notes = notes::merge(jobs.iter().flat_map(|job| &job.notes));
+        call.arg(u8::from(self.inner.pressure.is_high())).arg(notes.len());
+        for note in &notes {
+            note.put_into(&mut call);
+        }
+        for job in &jobs {
+            let (verb, at) = match job.verdict {
+                Verdict::Done => ("done", 0),
+                Verdict::Ack => ("ack", 0),
+                Verdict::Retry(at) => ("retry", at.0),
+                Verdict::Release(at) => ("release", at.0),
+                Verdict::Dead(_) => ("dead", 0),
+                Verdict::Expired => ("expired", 0),
+            };
+            call.arg(&job.lease.member).arg(job.lease.uid.0.as_bytes()).arg(job.lease.fence).arg(verb).arg(at);
+            call.arg(job.about.join(",")).arg(job.won.join(",")).arg(job.failed);
+            call.arg(job.progress.as_ref().map(form::encode_progress).unwrap_or_default());
+        }
+        let read = |value| {
+            let mut reply = Reply::new("settle", value)?;
+            let words = (0..jobs.len()).map(|_| Settled::parse(&reply.text()?).map_or_else(|| reply.unexpected(), Ok));
+            let words = words.collect::<Result<Vec<_>, _>>()?;
+            Ok((words, UnixMs(reply.int()?)))
+        };
+        let sent = if self.told { self.inner.commit(&call).await } else { self.inner.work.send(&call).await };
+        match sent.and_then(read) {
+            Ok((settled, now)) => settled.into_iter().map(|word| Ok((word, now))).collect(),
+            Err(error) => jobs.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+}
+
+impl Store {
+    /// Ends claims, together with others that are there. Safe to repeat until it is known.
+    ///
+    /// # Errors
+    /// See [`StoreError::fate`].
+    pub async fn settle(&self, settlement: impl Into<Arc<Settlement>>) -> Result<Settled, StoreError> {
+        self.settles.submit(settlement.into()).await.map(|(settled, _)| settled)
+    }
+
+    /// Settles for a client that waits; what may have happened is said again only where that is safe.
+    pub(super) async fn tell(&self, settlement: Settlement, safe: bool) -> Result<(Settled, UnixMs), StoreError> {
+        self.inner.must_stand()?;
+        let settlement = Arc::new(settlement);
+        let (began, mut pause) = (Instant::now(), PAUSES.0);
+        loop {
+            let error = match self.told.submit(Arc::clone(&settlement)).await {
+                Ok(settled) => return Ok(settled),
+                Err(error) => error,
+            };
+            let again = if safe { error.may_repeat() } else { error.fate() == Fate::NotDone };
+            if !again || began.elapsed() + pause > PATIENCE {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Settles until it is known what became of it, or `until` is over (the lease has ended then).
+    pub async fn settle_until_known(&self, settlement: Settlement, until: Option<Instant>) -> Option<Settled> {
+        let settlement = Arc::new(settlement);
+        let (mut pause, mut tries, mut bugs) = (PAUSES.0, 0, 0);
+        loop {
+            let error = match self.settle(Arc::clone(&settlement)).await {
+                Ok(settled) => return Some(settled),
+                Err(error) => error,
+            };
+            let lease = &settlement.lease;
+            (tries, bugs) = (tries + 1, bugs + u32::from(error.fate() == Fate::Bug));
+            if bugs >= BUG_TRIES {
+                tracing::error!(queue = %lease.queue, uid = %lease.uid, %error, "an outcome is lost; its lease will end");
+                return None;
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                tracing::warn!(queue = %lease.queue, uid = %lease.uid, %error, "a claim is left to the end of its lease");
+                return None;
+            }
+            tracing::warn!(queue = %lease.queue, uid = %lease.uid, %error, tries, "an outcome is not settled yet");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Ends a claimed task that is not handed out.
+    pub(super) fn end_unseen(&self, settlement: Settlement, until: Instant) {
+        let store = self.clone();
+        self.returns.spawn(async move {
+            let (lease, verdict) = (settlement.lease.clone(), settlement.verdict);
+            let settled = store.settle_until_known(settlement, Some(until)).await;
+            if let (Verdict::Dead(reason), Some(Settled::Dead)) = (verdict, settled) {
+                store.count_dead(&lease.queue, lease.uid, reason);
+            }
+        });
+    }
+}

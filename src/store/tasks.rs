@@ -1,0 +1,364 @@
+//! What clients do with tasks: enqueue, cancel, read, list.
+
+use std::sync::Arc;
+
+use super::{
+    Batcher, Call, Inner, Reply, Store, StoreError,
+    batch::Batch,
+    keys::{raw_id, shard_of},
+    record::{self, Record, RecordError, View},
+    script,
+};
+use crate::domain::{
+    id::{QueueName, TaskId},
+    queue::Settings,
+    round::Progress,
+    task::{NewTask, Task, TaskState, When},
+    time::UnixMs,
+};
+
+/// Most bytes of records that a page of a list reads.
+const PAGE_BYTES: usize = 4 << 20;
+
+/// What came of an enqueue.
+#[derive(Debug, Clone)]
+pub enum Enqueued {
+    /// A new task.
+    Created(Task),
+    /// The id is taken by the same content.
+    Replayed(Task),
+    /// The id is taken by other content, or by a dead task.
+    Exists(Task),
+    /// The id's task was cancelled, and its attempt is still under way.
+    Active(Task),
+    /// The queue has its `max_size`.
+    Full,
+    /// There is no such queue, and none is made by itself.
+    NoQueue,
+}
+
+/// What came of a cancel.
+#[derive(Debug, Clone)]
+pub enum Cancel {
+    /// No attempt will start.
+    Done(Task),
+    /// It had ended without being delivered.
+    Already(Task),
+    /// An attempt is under way; no further one will start.
+    UnderWay(Task),
+    /// It was delivered.
+    Finished(Task),
+    /// No such task.
+    Unknown,
+    /// No such queue.
+    NoQueue,
+}
+
+/// What a look-up found.
+#[derive(Debug, Clone)]
+pub enum Found<T> {
+    /// It is there.
+    Here(T),
+    /// No such task.
+    Unknown,
+    /// No such queue.
+    NoQueue,
+}
+
+impl<T> Found<T> {
+    /// The same with what was found read further.
+    pub(super) fn and_then<U>(self, read: impl FnOnce(T) -> Result<U, RecordError>) -> Result<Found<U>, StoreError> {
+        Ok(match self {
+            Self::Here(found) => Found::Here(read(found)?),
+            Self::Unknown => Found::Unknown,
+            Self::NoQueue => Found::NoQueue,
+        })
+    }
+}
+
+/// Which part of a list is wanted.
+#[derive(Debug, Clone)]
+pub struct PageRequest {
+    /// Tasks of this state.
+    pub state: TaskState,
+    /// Behind this score and id.
+    pub after: Option<(UnixMs, TaskId)>,
+    /// At most so many.
+    pub limit: usize,
+    /// With payloads.
+    pub full: bool,
+}
+
+/// A part of a list.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// By score, then id.
+    pub tasks: Vec<Task>,
+    /// Where the next part begins; `None` = this was the last one.
+    pub next: Option<(UnixMs, TaskId)>,
+}
+
+/// Enqueues in batches.
+pub struct Enqueues(pub(super) Arc<Inner>);
+
+/// A queue that is missing gives the job back.
+pub enum EnqueueAnswer {
+    /// Decided.
+    Done(Box<Enqueued>),
+    /// The queue is to be made first.
+    NoQueue(Box<NewTask>),
+}
+
+impl Batch for Enqueues {
+    type Job = NewTask;
+    type Answer = EnqueueAnswer;
+
+    fn queue(job: &NewTask) -> &QueueName {
+        &job.queue
+    }
+
+    fn bytes(job: &NewTask) -> usize {
+        job.payload.bytes().len()
+    }
+
+    async fn run(&self, queue: QueueName, jobs: Vec<NewTask>) -> Vec<Result<EnqueueAnswer, StoreError>> {
+        let before = self.0.seqs.known_of(shard_of(&queue));
+        let mut call = self.0.call(&script::ENQUEUE, &queue, self.0.floor_ms());
+        call.arg(0);
+        for task in &jobs {
+            push_task(&mut call, task);
+        }
+        let count = jobs.len();
+        match self.0.persist(&call).await.and_then(|value| read_answers(value, &queue, jobs)) {
+            Ok((answers, seq)) => {
+                self.0.see_seqs(seq.map(|seq| (shard_of(&queue), before, seq)));
+                if answers.iter().any(|answer| matches!(answer, Err(StoreError::Full))) {
+                    self.0.note_full();
+                }
+                answers
+            }
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+        }
+    }
+}
+
+/// A task as `enqueue` and `replace` take it.
+pub(super) fn push_task(call: &mut Call<'_>, task: &NewTask) {
+    let record = record::encode(task);
+    match &task.id {
+        Some(id) => call.arg(raw_id(id)),
+        None => call.arg([&[0], task.uid.0.as_bytes().as_slice()].concat()),
+    };
+    let (kind, ms) = when_args(task.when);
+    let (expiry, expiry_ms) = task.expires.map_or(("-", 0), when_args);
+    call.arg(&record.head).arg(record.rest).arg(kind).arg(ms).arg(expiry).arg(expiry_ms);
+}
+
+pub(super) fn when_args(when: When) -> (&'static str, i64) {
+    match when {
+        When::After(delay) => ("in", i64::try_from(delay.as_millis()).unwrap_or(i64::MAX)),
+        When::At(at) => ("at", at.0),
+    }
+}
+
+/// An answer for each job, and the shard's count of enqueues.
+type Answers = (Vec<Result<EnqueueAnswer, StoreError>>, Option<u64>);
+
+fn read_answers(value: super::Value, queue: &QueueName, jobs: Vec<NewTask>) -> Result<Answers, StoreError> {
+    let mut reply = Reply::new("enqueue", value)?;
+    if reply.text()? == "no_queue" {
+        return Ok((jobs.into_iter().map(|task| Ok(EnqueueAnswer::NoQueue(Box::new(task)))).collect(), None));
+    }
+    let answers = read_decided(&mut reply, queue, jobs)?;
+    Ok((answers, u64::try_from(reply.int()?).ok()))
+}
+
+/// {base, answers} from the front.
+pub(super) fn read_decided(
+    reply: &mut Reply,
+    queue: &QueueName,
+    jobs: Vec<NewTask>,
+) -> Result<Vec<Result<EnqueueAnswer, StoreError>>, StoreError> {
+    let base = UnixMs(reply.int()?);
+    let mut answers = reply.list()?;
+    let mut read = |task: NewTask| -> Result<EnqueueAnswer, StoreError> {
+        let mut answer = answers.list_or_word()?;
+        let word = answer.text()?;
+        let there = if answer.left() > 0 { Some(read_view(&mut answer, &task_member(&task))?) } else { None };
+        let enqueued = match (word.as_str(), there) {
+            ("created", None) => Enqueued::Created(created(task, base)),
+            ("created", Some(view)) => Enqueued::Created(view.into_task(queue)?),
+            ("full", _) => Enqueued::Full,
+            ("oom", _) => return Err(StoreError::Full),
+            ("replayed", Some(view)) => Enqueued::Replayed(view.into_task(queue)?),
+            ("active", Some(view)) => Enqueued::Active(view.into_task(queue)?),
+            ("exists", Some(view)) => {
+                let id = task.id.clone().unwrap_or_else(|| TaskId::from_uid(task.uid));
+                let same = Record::decode(&id, view.record.clone().into())?.has_same_content(&task);
+                let there = view.into_task(queue)?;
+                if same && there.state != TaskState::Dead { Enqueued::Replayed(there) } else { Enqueued::Exists(there) }
+            }
+            _ => return answer.unexpected(),
+        };
+        Ok(EnqueueAnswer::Done(Box::new(enqueued)))
+    };
+    Ok(jobs.into_iter().map(&mut read).collect())
+}
+
+fn task_member(task: &NewTask) -> Vec<u8> {
+    raw_id(task.id.as_ref().unwrap_or(&TaskId::from_uid(task.uid)))
+}
+
+/// A new task as it stands right after the script took it.
+fn created(task: NewTask, base: UnixMs) -> Task {
+    let instant = |when| match when {
+        When::After(delay) => base.plus(delay),
+        When::At(at) => at,
+    };
+    let run_at = instant(task.when);
+    Task {
+        id: task.id.unwrap_or_else(|| TaskId::from_uid(task.uid)),
+        uid: task.uid,
+        queue: task.queue,
+        state: TaskState::Scheduled,
+        created_at: base,
+        run_at,
+        score: run_at.max(base),
+        expires_at: task.expires.map(instant),
+        cancelling: false,
+        options: task.options,
+        lost: 0,
+        delivered_to: Vec::new(),
+        progress: Progress::default(),
+        payload: Some(task.payload),
+    }
+}
+
+/// {record, run, state, score} from the front.
+pub(super) fn read_view(reply: &mut Reply, id: &[u8]) -> Result<View, StoreError> {
+    Ok(View {
+        id: id.to_vec(),
+        record: reply.bytes()?,
+        run: reply.bytes()?,
+        state: reply.text()?,
+        score: reply.int()?,
+        whole: true,
+    })
+}
+
+impl Store {
+    /// Schedules a task. Safe to repeat: the task's own uid tells the service's retry from another client's POST.
+    ///
+    /// # Errors
+    /// With [`super::Fate::Unknown`] the task may have been taken.
+    pub async fn enqueue(&self, task: NewTask) -> Result<Enqueued, StoreError> {
+        let queue = task.queue.clone();
+        let batcher: &Batcher<Enqueues> = &self.enqueues;
+        match batcher.submit(task).await? {
+            EnqueueAnswer::Done(answer) => Ok(*answer),
+            EnqueueAnswer::NoQueue(_) if !self.inner.config.auto_create => Ok(Enqueued::NoQueue),
+            EnqueueAnswer::NoQueue(task) => {
+                Box::pin(self.create_queue(&queue, &Settings::default())).await?; // rare: it must not make all calls bigger
+                match batcher.submit(*task).await? {
+                    EnqueueAnswer::Done(answer) => Ok(*answer),
+                    EnqueueAnswer::NoQueue(_) => Ok(Enqueued::NoQueue), // deleted again just now
+                }
+            }
+        }
+    }
+
+    /// Cancels by id: no attempt starts after the answer.
+    ///
+    /// # Errors
+    /// With [`super::Fate::Unknown`] it may have been cancelled.
+    pub async fn cancel(&self, queue: &QueueName, id: &TaskId) -> Result<Cancel, StoreError> {
+        let member = raw_id(id);
+        let mut call = self.inner.call(&script::CANCEL, queue, 0);
+        call.arg(&member);
+        let mut reply = Reply::new("cancel", self.inner.persist(&call).await?)?;
+        let word = reply.text()?;
+        match word.as_str() {
+            "unknown" => return Ok(Cancel::Unknown),
+            "no_queue" => return Ok(Cancel::NoQueue),
+            _ => {}
+        }
+        let task = read_view(&mut reply, &member)?.into_task(queue)?;
+        match word.as_str() {
+            "done" => Ok(Cancel::Done(task)),
+            "already" => Ok(Cancel::Already(task)),
+            "under_way" => Ok(Cancel::UnderWay(task)),
+            "finished" => Ok(Cancel::Finished(task)),
+            _ => reply.unexpected(),
+        }
+    }
+
+    /// Reads one task.
+    ///
+    /// # Errors
+    /// Redis is out of reach, or the record cannot be read.
+    pub async fn get(&self, queue: &QueueName, id: &TaskId) -> Result<Found<Task>, StoreError> {
+        self.look_up(queue, id).await?.and_then(|view| view.into_task(queue))
+    }
+
+    /// Reads one task without its payload.
+    pub(super) async fn get_lean(&self, queue: &QueueName, id: &TaskId) -> Result<Found<Task>, StoreError> {
+        self.look_up_lean(queue, id).await?.and_then(|view| view.into_task(queue))
+    }
+
+    /// Reads one task as the script shows it.
+    pub(super) async fn look_up(&self, queue: &QueueName, id: &TaskId) -> Result<Found<View>, StoreError> {
+        self.ask_for(queue, id, true).await
+    }
+
+    /// The same without the payload.
+    pub(super) async fn look_up_lean(&self, queue: &QueueName, id: &TaskId) -> Result<Found<View>, StoreError> {
+        self.ask_for(queue, id, false).await
+    }
+
+    async fn ask_for(&self, queue: &QueueName, id: &TaskId, whole: bool) -> Result<Found<View>, StoreError> {
+        let member = raw_id(id);
+        let mut call = self.inner.call(&script::GET, queue, 0);
+        call.arg(&member).arg(u8::from(whole));
+        let mut reply = Reply::new("get", self.inner.read(&call).await?)?;
+        match reply.text()?.as_str() {
+            "task" => Ok(Found::Here(View { whole, ..read_view(&mut reply, &member)? })),
+            "unknown" => Ok(Found::Unknown),
+            "no_queue" => Ok(Found::NoQueue),
+            _ => reply.unexpected(),
+        }
+    }
+
+    /// Reads a page of one state. Records that cannot be read are left out, with a line in the log.
+    ///
+    /// # Errors
+    /// Redis is out of reach.
+    pub async fn list(&self, queue: &QueueName, page: &PageRequest) -> Result<Option<Page>, StoreError> {
+        let mut call = self.inner.call(&script::LIST, queue, 0);
+        call.arg(page.state.as_str());
+        match &page.after {
+            Some((score, id)) => call.arg(score.0).arg(raw_id(id)),
+            None => call.arg("").arg(""),
+        };
+        call.arg(page.limit).arg(PAGE_BYTES).arg(u8::from(page.full));
+        let mut reply = Reply::new("list", self.inner.read(&call).await?)?;
+        if reply.text()? == "no_queue" {
+            return Ok(None);
+        }
+        let more = reply.int()? == 1;
+        let mut items = reply.list()?;
+        let (mut tasks, mut last) = (Vec::with_capacity(items.left()), None);
+        while items.left() > 0 {
+            let mut item = items.list()?;
+            let (id, record, run, score) = (item.bytes()?, item.bytes()?, item.bytes()?, item.int()?);
+            if let Some(id) = super::keys::parse_raw_id(&id) {
+                last = Some((UnixMs(score), id));
+            }
+            let view = View { id, record, run, state: page.state.as_str().to_owned(), score, whole: page.full };
+            match view.into_task(queue) {
+                Ok(task) => tasks.push(task),
+                Err(error) => tracing::warn!(%queue, %error, "a task is left out of a list"),
+            }
+        }
+        Ok(Some(Page { tasks, next: last.filter(|_| more) }))
+    }
+}

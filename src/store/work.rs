@@ -1,0 +1,265 @@
+//! What workers do: visit, renew. How claims end is in [`settling`](super::settling).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::{
+    Call, Reply, Store, StoreError, Value,
+    keys::parse_raw_id,
+    notes::Holds,
+    record::{Record, Run},
+    script,
+};
+use crate::domain::{
+    id::{QueueName, TaskId, Uid},
+    round::Progress,
+    task::TaskOptions,
+    time::UnixMs,
+};
+
+/// A visit's answer may end leases no later than this after it was sent.
+const VISIT_GOOD_FOR: Duration = Duration::from_secs(1);
+/// After a step of Redis's clock no lease is ended for as long as a worker's lasts, and at most this long.
+const LONGEST_STEADY: Duration = Duration::from_secs(60);
+
+/// Who takes tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimKind {
+    /// A worker that POSTs.
+    Push,
+    /// A consumer that called `claim`.
+    Pull,
+}
+
+/// How much a visit may take.
+#[derive(Debug, Clone, Copy)]
+pub struct Visit {
+    /// Most tasks; 0 only ends leases and retention.
+    pub tasks: usize,
+    /// Most bytes of payload (one task always fits).
+    pub bytes: usize,
+    /// How long the claims hold.
+    pub lease: Duration,
+    /// Who takes them.
+    pub kind: ClaimKind,
+}
+
+/// What a visit found.
+#[derive(Debug)]
+pub struct Visited {
+    /// Redis's clock.
+    pub now: UnixMs,
+    /// The same as far as this process trusts it: expiry goes by it.
+    pub trusted: UnixMs,
+    /// The first instant at which a push could take something.
+    pub push: Option<UnixMs>,
+    /// The first instant at which a pull could.
+    pub pull: Option<UnixMs>,
+    /// When the queue wants its next visit for any reason.
+    pub agenda: Option<UnixMs>,
+    /// Grows with each change of settings, pause and webhooks.
+    pub rev: u64,
+    /// What was taken.
+    pub claims: Vec<Claim>,
+    /// Taken, but not understood; to be settled as dead.
+    pub damaged: Vec<Damaged>,
+    /// The holds that stand, if something was taken.
+    pub holds: Holds,
+}
+
+/// Names a claim towards the scripts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The queue.
+    pub queue: QueueName,
+    /// The task's id as a member of the sets.
+    pub member: Vec<u8>,
+    /// The content that was claimed.
+    pub uid: Uid,
+    /// The claim.
+    pub fence: u32,
+}
+
+/// A claimed task.
+#[derive(Debug)]
+pub struct Claim {
+    /// What settle and renew need.
+    pub lease: Lease,
+    /// The task's id.
+    pub id: TaskId,
+    /// The score under which it was due.
+    pub due: UnixMs,
+    /// When it was accepted.
+    pub created_at: UnixMs,
+    /// The time asked for.
+    pub run_at: UnixMs,
+    /// When it is no longer wanted.
+    pub expires_at: Option<UnixMs>,
+    /// Its own options.
+    pub options: TaskOptions,
+    /// What is delivered.
+    pub payload: Bytes,
+    /// Push attempts whose worker vanished.
+    pub reclaims: u32,
+    /// Pull leases that ran out.
+    pub lapses: u32,
+    /// When the claim before this one was made.
+    pub claimed_before: UnixMs,
+    /// Webhooks that have it.
+    pub has: Vec<String>,
+    /// What earlier rounds left.
+    pub progress: Progress,
+}
+
+/// A claimed record that cannot be read.
+#[derive(Debug)]
+pub struct Damaged {
+    /// What settle needs.
+    pub lease: Lease,
+    /// Why it cannot be read.
+    pub error: super::record::RecordError,
+}
+
+/// A claim to be held longer.
+#[derive(Debug, Clone)]
+pub struct Renewal {
+    /// Which claim.
+    pub lease: Lease,
+    /// Webhooks that answered 2xx so far.
+    pub won: Vec<String>,
+}
+
+/// What became of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Renewed {
+    /// Held on.
+    Held,
+    /// Held on; the task was cancelled meanwhile.
+    Cancelling,
+    /// Somebody else may have it.
+    LeaseLost,
+}
+
+impl Store {
+    /// Visits a queue. Sent once: a repeat would claim more. What a lost answer claimed comes back when its lease ends.
+    ///
+    /// # Errors
+    /// See [`StoreError::fate`].
+    pub async fn visit(&self, queue: &QueueName, visit: Visit) -> Result<Visited, StoreError> {
+        let inner = &self.inner;
+        let (sent, cap_ms) = (inner.now_sent(), inner.cap_ms());
+        let mut call = inner.call(&script::VISIT, queue, cap_ms);
+        let shard = call.shard();
+        let calm = inner.topology.calm.lasting(shard) >= inner.config.lease_grace;
+        // after a step every worker renews first: a lease later, those that still end are nobody's
+        let steady = inner.clock.is_steady(visit.lease.min(LONGEST_STEADY));
+        let may_end_until = if calm && steady { inner.clock.shown().plus(VISIT_GOOD_FOR).0 } else { 0 };
+        let kind = u8::from(visit.kind == ClaimKind::Pull);
+        let lease_ms = u64::try_from(visit.lease.as_millis()).unwrap_or(u64::MAX);
+        call.arg(visit.tasks).arg(visit.bytes).arg(lease_ms).arg(kind).arg(may_end_until);
+        call.arg(u8::from(inner.pressure.is_high()));
+        let mut reply = Reply::new("visit", inner.work.send(&call).await?)?;
+        let now = UnixMs(reply.int()?);
+        inner.observe(now, sent, shard);
+        let trusted = now.min(UnixMs(cap_ms));
+        let mut instant = || reply.int().map(|ms| (ms >= 0).then_some(UnixMs(ms)));
+        let (pull, push, agenda) = (instant()?, instant()?, instant()?);
+        let rev = u64::try_from(reply.int()?).unwrap_or(0);
+        let mut taken = reply.list()?;
+        let holds = Holds::read(reply.list()?.pairs()?);
+        let claims = Vec::with_capacity(taken.left() / 6);
+        let mut visited = Visited { now, trusted, push, pull, agenda, rev, claims, damaged: Vec::new(), holds };
+        while taken.left() > 0 {
+            let (member, uid, fence) = (taken.bytes()?, taken.bytes()?, taken.int()?);
+            let (record, run, due) = (taken.bytes()?, taken.bytes()?, taken.int()?);
+            let uid = Uid(Uuid::from_slice(&uid).unwrap_or_default());
+            let fence = u32::try_from(fence).unwrap_or(0);
+            let run = Run::decode(run.into()).unwrap_or_default();
+            let lease = Lease { queue: queue.clone(), member, uid, fence };
+            match read_claim(lease.clone(), record, run, UnixMs(due)) {
+                Ok(claim) => visited.claims.push(claim),
+                Err(error) => visited.damaged.push(Damaged { lease, error }),
+            }
+        }
+        Ok(visited)
+    }
+
+    /// Holds claims of one queue for longer; answers in their order.
+    ///
+    /// # Errors
+    /// See [`StoreError::fate`].
+    pub async fn renew(
+        &self,
+        queue: &QueueName,
+        lease: Duration,
+        claims: &[Renewal],
+    ) -> Result<Vec<Renewed>, StoreError> {
+        self.renew_at(queue, lease, claims).await.map(|(renewed, _)| renewed)
+    }
+
+    /// The same, and when by Redis's clock.
+    pub(super) async fn renew_at(
+        &self,
+        queue: &QueueName,
+        lease: Duration,
+        claims: &[Renewal],
+    ) -> Result<(Vec<Renewed>, UnixMs), StoreError> {
+        let call = self.renewal(queue, lease, claims);
+        read_renewed(self.inner.work.send(&call).await?, claims.len())
+    }
+
+    /// The same for a consumer, and when by Redis's clock.
+    pub(super) async fn extend_leases(
+        &self,
+        queue: &QueueName,
+        lease: Duration,
+        claims: &[Renewal],
+    ) -> Result<(Vec<Renewed>, UnixMs), StoreError> {
+        let call = self.renewal(queue, lease, claims);
+        read_renewed(self.inner.persist(&call).await?, claims.len())
+    }
+
+    fn renewal(&self, queue: &QueueName, lease: Duration, claims: &[Renewal]) -> Call<'static> {
+        let mut call = self.inner.call(&script::RENEW, queue, 0);
+        call.arg(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
+        for claim in claims {
+            call.arg(&claim.lease.member).arg(claim.lease.uid.0.as_bytes()).arg(claim.lease.fence);
+            call.arg(claim.won.join(","));
+        }
+        call
+    }
+}
+
+fn read_renewed(answer: Value, claims: usize) -> Result<(Vec<Renewed>, UnixMs), StoreError> {
+    let mut reply = Reply::new("renew", answer)?;
+    let words = (0..claims).map(|_| match reply.text()?.as_str() {
+        "ok" => Ok(Renewed::Held),
+        "cancelling" => Ok(Renewed::Cancelling),
+        "lease_lost" => Ok(Renewed::LeaseLost),
+        _ => reply.unexpected(),
+    });
+    let words = words.collect::<Result<_, _>>()?;
+    Ok((words, UnixMs(reply.int()?)))
+}
+
+fn read_claim(lease: Lease, record: Vec<u8>, run: Run, due: UnixMs) -> Result<Claim, super::record::RecordError> {
+    let id = parse_raw_id(&lease.member).ok_or(super::record::RecordError::Damaged("id"))?;
+    let record = Record::decode(&id, record.into())?;
+    Ok(Claim {
+        lease,
+        id,
+        due,
+        created_at: record.created_at,
+        run_at: record.run_at,
+        expires_at: if run.waived { None } else { record.expires_at },
+        options: record.options,
+        payload: record.payload,
+        reclaims: run.reclaims,
+        lapses: run.lapses,
+        claimed_before: run.claimed_at,
+        has: run.done,
+        progress: run.progress,
+    })
+}

@@ -1,0 +1,268 @@
+//! The dispatcher: knows at which instant each queue wants a visit, sleeps until the first of them, the bell, or the next
+//! look at the agendas, and sends visits out. Nobody polls; the look guards against a lost ring.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    sync::broadcast::error::RecvError,
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior},
+};
+
+use super::{
+    Shop,
+    slots::NoRoom,
+    visit::{self, Known, Outcome},
+};
+use crate::{
+    domain::{id::QueueName, time::UnixMs},
+    store::{Agenda, Ring, StoreError},
+};
+
+/// The agendas are read this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A queue that answers "now" but gave nothing, or whose webhooks have no slot, is left alone for so long.
+const REST: Duration = Duration::from_secs(1);
+/// The shortest wait for an instant that is still ahead: this process may think that it has come.
+const SHORTEST: Duration = Duration::from_micros(200);
+/// Visits under way at once.
+const MAX_VISITS: usize = 64;
+/// Queues that are remembered; past it those without an instant are forgotten, and read anew when they want a visit.
+const REMEMBERED: usize = 20_000;
+/// Pause after a visit that failed.
+const TROUBLE: Duration = Duration::from_millis(250);
+
+#[derive(Default)]
+struct Entry {
+    /// When it wants a visit.
+    at: Option<Instant>,
+    visiting: bool,
+    /// Its instant came while a visit was under way.
+    rung: bool,
+    /// It stands in [`Dispatcher::waiting`], once.
+    waiting: bool,
+    known: Option<Arc<Known>>,
+}
+
+struct Dispatcher {
+    shop: Arc<Shop>,
+    queues: HashMap<QueueName, Entry>,
+    timers: BTreeSet<(Instant, QueueName)>,
+    /// Queues with due tasks whose webhooks have no slot free.
+    starved: HashSet<QueueName>,
+    /// Queues with due tasks that wait for the process's own slots, in turn.
+    waiting: VecDeque<QueueName>,
+    visits: JoinSet<Outcome>,
+    looks: JoinSet<Result<Agenda, StoreError>>,
+}
+
+/// Runs until the stop; visits under way are waited for, so that no claim is forgotten.
+pub async fn run(shop: Arc<Shop>) {
+    let mut bell = shop.store.bell().listen(); // armed before the first look
+    let mut dispatcher = Dispatcher {
+        queues: HashMap::new(),
+        timers: BTreeSet::new(),
+        starved: HashSet::new(),
+        waiting: VecDeque::new(),
+        visits: JoinSet::new(),
+        looks: JoinSet::new(),
+        shop: Arc::clone(&shop),
+    };
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        dispatcher.send_out();
+        shop.health.beat();
+        let next = dispatcher.timers.first().map(|(at, _)| *at);
+        let sleep = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        let may_visit = dispatcher.visits.len() < MAX_VISITS;
+        tokio::select! {
+            () = shop.stop.cancelled() => break,
+            ring = bell.recv() => match ring {
+                Ok(Ring::Queue { queue, push, .. }) => dispatcher.hear(queue, push),
+                Ok(Ring::Look) | Err(RecvError::Lagged(_)) => dispatcher.look(),
+                Err(RecvError::Closed) => break,
+            },
+            Some(done) = dispatcher.visits.join_next() => match done {
+                Ok(outcome) => dispatcher.take_in(outcome),
+                Err(error) => {
+                    tracing::error!(%error, "a visit broke");
+                    dispatcher.queues.clear(); // it does not say whose it was
+                    dispatcher.starved.clear();
+                    dispatcher.waiting.clear();
+                    dispatcher.start_afresh();
+                }
+            },
+            Some(seen) = dispatcher.looks.join_next() => match seen {
+                Ok(Ok(agenda)) => {
+                    match &agenda.trouble {
+                        None => shop.health.look(),
+                        Some(error) => tracing::warn!(%error, "some of the agendas could not be read"),
+                    }
+                    dispatcher.note(agenda);
+                }
+                Ok(Err(error)) => tracing::warn!(%error, "the agendas could not be read"),
+                Err(error) => tracing::error!(%error, "the look at the agendas broke"),
+            },
+            freed = shop.slots.freed() => dispatcher.feed(&freed),
+            () = shop.store.clock().moved() => dispatcher.start_afresh(),
+            _ = look.tick() => dispatcher.look(),
+            () = sleep, if may_visit => {}
+        }
+    }
+    while let Some(done) = dispatcher.visits.join_next().await {
+        if let Err(error) = done {
+            tracing::error!(%error, "a visit broke");
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Wants a visit no later than this.
+    fn want(&mut self, queue: &QueueName, at: Instant) {
+        let entry = self.queues.entry(queue.clone()).or_default();
+        if entry.at.is_some_and(|old| old <= at) {
+            return;
+        }
+        if let Some(old) = entry.at.replace(at) {
+            self.timers.remove(&(old, queue.clone()));
+        }
+        self.timers.insert((at, queue.clone()));
+    }
+
+    /// A ring. It wakes also a queue that is resting.
+    fn hear(&mut self, queue: QueueName, push: Option<UnixMs>) {
+        let Some(push) = push else { return };
+        let at = self.shop.store.clock().instant_of(push);
+        let entry = self.queues.entry(queue.clone()).or_default();
+        if entry.visiting && at <= Instant::now() {
+            entry.rung = true;
+        }
+        self.want(&queue, at);
+    }
+
+    /// Forgets all instants, which a moved clock made wrong, and reads them anew.
+    fn start_afresh(&mut self) {
+        self.timers.clear();
+        for entry in self.queues.values_mut() {
+            entry.at = None;
+        }
+        self.look();
+    }
+
+    fn look(&mut self) {
+        if self.looks.is_empty() {
+            let store = self.shop.store.clone();
+            self.looks.spawn(async move { store.agenda().await });
+        }
+    }
+
+    fn note(&mut self, agenda: Agenda) {
+        let resting = Instant::now() + REST;
+        for (queue, at) in agenda.soon {
+            let at = self.shop.store.clock().instant_of(at);
+            let busy = self.queues.get(&queue).is_some_and(|e| e.visiting || e.at.is_some_and(|t| t <= resting));
+            if !busy {
+                self.want(&queue, at);
+            }
+        }
+        if self.queues.len() > REMEMBERED {
+            self.queues.retain(|_, e| e.visiting || e.waiting || e.at.is_some());
+        }
+    }
+
+    /// Permits came back: their queues are visited if they had none, and those that wait for the process in turn.
+    fn feed(&mut self, freed: &HashSet<QueueName>) {
+        let now = Instant::now();
+        for queue in freed {
+            if self.starved.remove(queue) {
+                self.want(queue, now);
+            }
+        }
+        for _ in 0..self.shop.slots.free_in_all() {
+            let Some(queue) = self.waiting.pop_front() else { break };
+            self.queues.entry(queue.clone()).or_default().waiting = false;
+            self.want(&queue, now);
+        }
+        self.await_freed();
+    }
+
+    /// Asks to be woken by permits that come back, if that would change anything.
+    fn await_freed(&self) {
+        if !self.starved.is_empty() || !self.waiting.is_empty() {
+            self.shop.slots.await_freed();
+        }
+    }
+
+    /// Sends visits to the queues whose instant has come.
+    fn send_out(&mut self) {
+        let now = Instant::now();
+        while self.visits.len() < MAX_VISITS {
+            match self.timers.first() {
+                Some((at, _)) if *at <= now => {}
+                _ => return,
+            }
+            let Some((_, queue)) = self.timers.pop_first() else { return };
+            let Some(entry) = self.queues.get_mut(&queue) else { continue };
+            entry.at = None;
+            if entry.visiting {
+                entry.rung = true;
+                continue;
+            }
+            entry.visiting = true;
+            self.starved.remove(&queue);
+            let (shop, known) = (Arc::clone(&self.shop), entry.known.clone());
+            self.visits.spawn(visit::visit(shop, queue, known));
+        }
+    }
+
+    fn take_in(&mut self, outcome: Outcome) {
+        let now = Instant::now();
+        let queue = outcome.queue;
+        let entry = self.queues.entry(queue.clone()).or_default();
+        entry.visiting = false;
+        entry.known = outcome.known;
+        let rung = std::mem::take(&mut entry.rung);
+        let next = match outcome.result {
+            Ok(seen) => {
+                let due = seen.push.is_some_and(|push| push <= seen.now);
+                if due && seen.no_room == Some(NoRoom::Webhook) {
+                    self.starved.insert(queue.clone());
+                }
+                if due && seen.no_room == Some(NoRoom::Process) && !entry.waiting {
+                    entry.waiting = true;
+                    self.waiting.push_back(queue.clone());
+                }
+                match seen.agenda {
+                    None => None,
+                    // by Redis's own clock it is still ahead, whatever this process thinks
+                    Some(at) if at > seen.now => Some(self.shop.store.clock().instant_of(at).max(now + SHORTEST)),
+                    Some(_) if due && seen.no_room.is_some() => Some(now + REST),
+                    Some(_) if seen.moved => Some(now),
+                    Some(_) => Some(now + REST),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%queue, %error, "a visit failed");
+                entry.known = None;
+                Some(now + TROUBLE)
+            }
+        };
+        if let Some(at) = next {
+            self.want(&queue, at);
+        }
+        if rung {
+            self.want(&queue, now);
+        }
+        self.await_freed();
+    }
+}

@@ -1,0 +1,574 @@
+//! The private Redis: one test a pitfall, with real servers, real processes and real signals.
+
+use std::{
+    env,
+    fs::{self, OpenOptions, Permissions},
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use deadpool_redis::redis::{Client, FromRedisValue, RedisResult, cmd};
+use duepost::store::embedded::{AppendFsync, Embedded, EmbeddedConfig, EmbeddedError};
+use rustix::process::{Pid, Signal, getpgid, kill_process, test_kill_process};
+use tempfile::TempDir;
+
+/// Set for a process that this test binary starts from itself: the directory to hold.
+const HOLD: &str = "HOLD_DATA_DIR";
+const SERVER_BIN: &str = "DUEPOST_REDIS_SERVER_BIN";
+
+#[tokio::test]
+async fn a_killed_parent_takes_its_server_along() {
+    if let Some(dir) = env::var_os(HOLD) {
+        return hold(dir.into()).await; // not the test, but its parent process
+    }
+    let place = Place::new();
+    let mut parent = Parent::holding(&place, None);
+    parent.ask::<()>("SET k acknowledged");
+
+    parent.kill();
+
+    gone(parent.server).await;
+    let next = place.start().await.unwrap();
+    assert_eq!(ask::<String>(next.url(), "GET k").unwrap(), "acknowledged");
+    next.stop().await;
+}
+
+#[tokio::test]
+async fn kill_9_of_parent_and_server_loses_nothing_acknowledged() {
+    let place = Place::new();
+    let mut parent = Parent::holding(&place, None);
+    for n in 0..100 {
+        parent.ask::<()>(&format!("SET k{n} v"));
+    }
+
+    signal(parent.server, Signal::KILL);
+    parent.kill();
+
+    let next = place.start().await.unwrap();
+    assert_eq!(ask::<u32>(next.url(), "DBSIZE").unwrap(), 100);
+    next.stop().await;
+}
+
+#[tokio::test]
+async fn ctrl_c_in_the_terminal_is_not_for_the_server() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+
+    let group = getpgid(pid(it.pid())).unwrap();
+
+    assert_eq!(group, pid(it.pid()).unwrap(), "a process group of its own");
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn no_setting_of_ours_reaches_the_server() {
+    let place = Place::new();
+    let server = place.script("server", "env > \"$0.env\"; exec redis-server \"$@\"");
+    let launcher = place.script("launcher", &format!("DUEPOST_TOKEN=s3cret exec {} \"$@\"", launcher().display()));
+    // the settings are removed where the launcher is started, so what it sets itself shows that the file tells
+    let it = Embedded::start(EmbeddedConfig { server_bin: Some(server.clone()), launcher, ..place.config() }).await;
+    let shown = fs::read_to_string(server.with_extension("env")).unwrap();
+    assert!(shown.contains("DUEPOST_TOKEN"), "the server's environment is what we look at");
+    it.unwrap().stop().await;
+
+    let parent = Parent::holding(&place, Some(server.clone())); // which has a DUEPOST_REDIS_SERVER_BIN
+    let shown = fs::read_to_string(server.with_extension("env")).unwrap();
+    assert!(shown.contains("PATH=") && !shown.contains("DUEPOST_"), "{shown}");
+    drop(parent);
+}
+
+#[tokio::test]
+async fn a_second_start_on_a_directory_is_refused_and_names_the_first() {
+    let place = Place::new();
+    let parent = Parent::holding(&place, None);
+
+    let refused = place.start().await.unwrap_err();
+
+    let holder = parent.process.id();
+    assert!(matches!(refused, EmbeddedError::InUse { pid: Some(pid), .. } if pid == holder), "{refused}");
+    assert_eq!(parent.ask::<String>("PING"), "PONG", "the first is not disturbed");
+}
+
+#[tokio::test]
+async fn an_orphan_is_shut_down_and_its_data_taken_over() {
+    let place = Place::new();
+    let mut parent = Parent::holding(&place, Some(place.server_that_outlives_its_parent()));
+    parent.ask::<()>("SET k from-the-orphan");
+    parent.kill();
+    assert!(is_alive(parent.server), "an orphan");
+
+    let next = place.start().await.unwrap();
+
+    assert_ne!(next.pid(), parent.server);
+    assert!(!is_alive(parent.server));
+    assert_eq!(ask::<String>(next.url(), "GET k").unwrap(), "from-the-orphan");
+    next.stop().await;
+}
+
+#[tokio::test]
+async fn an_orphan_that_does_not_answer_keeps_its_lock_and_is_named() {
+    let place = Place::new();
+    let mut parent = Parent::holding(&place, Some(place.server_that_outlives_its_parent()));
+    parent.kill();
+    signal(parent.server, Signal::STOP); // not before: a stopped process is woken when it becomes an orphan
+
+    let refused = place.start().await.unwrap_err();
+
+    assert!(matches!(refused, EmbeddedError::Orphan { pid: Some(pid), .. } if pid == parent.server), "{refused}");
+    assert!(is_alive(parent.server));
+}
+
+#[tokio::test]
+async fn a_foreign_server_on_the_recorded_socket_is_not_shut_down() {
+    // given: run.json names a socket where by now another server listens
+    let (foreign, place) = (Place::new(), Place::new());
+    let other = foreign.start().await.unwrap();
+    let listening = other.pid();
+    place.start().await.unwrap().stop().await;
+    let lock = OpenOptions::new().write(true).open(place.data().join("redis/lock")).unwrap();
+    lock.lock().unwrap();
+    let mut run: serde_json::Value = serde_json::from_slice(&fs::read(foreign.run_json()).unwrap()).unwrap();
+    run["run_id"] = "0000".into();
+    fs::write(place.run_json(), run.to_string()).unwrap();
+
+    let refused = place.start().await.unwrap_err();
+
+    assert!(matches!(refused, EmbeddedError::Orphan { .. }), "{refused}");
+    assert_eq!(ask::<String>(other.url(), "PING").unwrap(), "PONG");
+    assert_eq!(other.pid(), listening, "not even restarted");
+    fs::remove_file(place.run_json()).unwrap();
+    other.stop().await;
+}
+
+#[tokio::test]
+async fn a_path_too_long_for_a_socket_gets_one_elsewhere() {
+    let mut place = Place::new();
+    place.data = place.data.join("a".repeat(60)).join("b".repeat(60));
+
+    let it = place.start().await.unwrap();
+
+    let socket = PathBuf::from(it.url().strip_prefix("redis+unix://").unwrap());
+    assert!(!socket.starts_with(it.data_dir()) && socket.as_os_str().len() < 100, "{}", socket.display());
+    assert_eq!(socket.parent().unwrap().metadata().unwrap().mode() & 0o777, 0o700);
+    assert_eq!(ask::<String>(it.url(), "PING").unwrap(), "PONG");
+    it.stop().await;
+    assert!(!socket.parent().unwrap().exists());
+}
+
+#[tokio::test]
+async fn a_path_with_special_characters_is_no_configuration() {
+    let mut place = Place::new();
+    place.data = place.data.join("it's \"100%\" #?\nappendonly no");
+
+    let it = place.start().await.unwrap();
+
+    assert_eq!(ask::<Vec<String>>(it.url(), "CONFIG GET appendonly").unwrap(), ["appendonly", "yes"]);
+    assert_eq!(
+        ask::<Vec<String>>(it.url(), "CONFIG GET dir").unwrap()[1],
+        it.data_dir().join("redis").to_str().unwrap()
+    );
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_append_only_file_is_waited_for() {
+    let place = Place::new();
+    place.write_append_only_file(300_000, "");
+
+    let it = place.start().await.unwrap();
+
+    assert_eq!(ask::<u32>(it.url(), "DBSIZE").unwrap(), 300_000, "ready means loaded");
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn a_start_given_up_while_it_loads_leaves_nothing_behind() {
+    let place = Place::new();
+    place.write_append_only_file(300_000, "");
+    let mut start = Box::pin(place.start());
+    let server = loop {
+        tokio::select! {
+            started = &mut start => panic!("too fast to be given up: {:?}", started.map(|it| it.pid())),
+            () = tokio::time::sleep(Duration::from_millis(2)) => if let Some(pid) = place.recorded_pid() { break pid },
+        }
+    };
+
+    drop(start);
+
+    gone(server).await;
+    eventually("the directory is free", || (!place.run_json().exists()).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_broken_tail_of_the_append_only_file_costs_only_the_tail() {
+    let place = Place::new();
+    place.write_append_only_file(10, "*3\r\n$3\r\nSET\r\n$4\r\nhal");
+
+    let it = place.start().await.unwrap();
+
+    assert_eq!(ask::<u32>(it.url(), "DBSIZE").unwrap(), 10);
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn a_damaged_append_only_file_is_told_with_the_repair() {
+    let place = Place::new();
+    place.write_append_only_file(10, "garbage\r\n*1\r\n$4\r\nPING\r\n");
+
+    let refused = place.start().await.unwrap_err();
+
+    let text = refused.to_string();
+    assert!(text.contains("Bad file format"), "the server's last lines: {text}");
+    let repair = text.lines().last().unwrap();
+    assert!(repair.contains("redis-check-aof --fix ") && repair.contains("/redis/append"), "{text}");
+    assert!(!place.run_json().exists());
+}
+
+#[tokio::test]
+async fn a_missing_server_is_told_with_the_ways_out() {
+    let place = Place::new();
+
+    let missing = place.start_with("/nowhere/redis-server".into()).await.unwrap_err();
+
+    assert!(matches!(missing, EmbeddedError::NotFound(_)));
+    let text = missing.to_string();
+    assert!(text.starts_with("no Redis configured and no redis-server (or valkey-server) >= 6.2 found\n"), "{text}");
+    assert!(text.contains("\n  found: /nowhere/redis-server (cannot be run: "), "{text}");
+    assert!(
+        text.contains("\nfix one of:  make run  |  sudo apt-get install redis-server  |  --redis redis://"),
+        "{text}"
+    );
+    assert!(!place.data().exists(), "nothing was made");
+}
+
+#[tokio::test]
+async fn a_too_old_server_is_refused_with_its_version() {
+    let place = Place::new();
+    let old = place.script("old-redis", "echo 'Redis server v=6.0.16 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64'");
+
+    let refused = place.start_with(old.clone()).await.unwrap_err();
+
+    let line = format!("  found: {} 6.0.16 (too old)", old.display());
+    assert!(refused.to_string().lines().any(|it| it == line), "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_that_would_not_see_the_data_is_refused() {
+    let place = Place::new();
+    place.start().await.unwrap().stop().await; // Redis 7 makes a directory that 6.2 does not look at
+    let older = place.script("older-redis", "echo 'Redis server v=6.2.14 sha=00000000:0'");
+
+    let refused = place.start_with(older).await.unwrap_err();
+
+    assert!(matches!(refused, EmbeddedError::Downgrade { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_server_that_dies_is_restarted_with_its_data() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+    ask::<()>(it.url(), "SET k v").unwrap();
+    let first = it.pid();
+
+    signal(first, Signal::KILL);
+
+    eventually("the server is back", || ask::<String>(it.url(), "GET k").ok().filter(|v| v == "v")).await;
+    assert_ne!(it.pid(), first);
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn restarts_in_vain_end_in_giving_up() {
+    let place = Place::new();
+    let server =
+        place.script("server", "test -e \"$0.broken\" && echo out of order && exit 3; exec redis-server \"$@\"");
+    let it = place.start_with(server.clone()).await.unwrap();
+    let gave_up = it.gave_up();
+    fs::write(server.with_extension("broken"), "").unwrap();
+
+    signal(it.pid(), Signal::KILL);
+
+    let reason = tokio::time::timeout(Duration::from_secs(10), gave_up).await.expect("gives up");
+    assert!(reason.contains("out of order") && reason.contains("5 restarts within a minute"), "{reason}");
+    assert!(!place.run_json().exists());
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn a_directory_that_everyone_may_write_is_refused() {
+    let place = Place::new();
+    fs::create_dir(place.data()).unwrap();
+    fs::set_permissions(place.data(), Permissions::from_mode(0o777)).unwrap();
+
+    let refused = place.start().await.unwrap_err();
+
+    assert!(matches!(refused, EmbeddedError::WorldWritable { mode: 0o777, .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn a_new_directory_is_ours_alone() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+
+    for path in [it.data_dir().to_owned(), it.data_dir().join("redis"), it.data_dir().join("redis.sock")] {
+        assert_eq!(path.metadata().unwrap().mode() & 0o077, 0, "{}", path.display());
+    }
+    assert_eq!(place.run_json().metadata().unwrap().mode() & 0o077, 0);
+    it.stop().await;
+}
+
+#[tokio::test]
+async fn the_server_is_configured_not_to_lose_anything() {
+    for (appendfsync, told) in [(AppendFsync::Always, "always"), (AppendFsync::EverySec, "everysec")] {
+        let place = Place::new();
+        let it = Embedded::start(EmbeddedConfig { appendfsync, ..place.config() }).await.unwrap();
+
+        let config = |name: &str| ask::<Vec<String>>(it.url(), &format!("CONFIG GET {name}")).unwrap().remove(1);
+
+        assert_eq!(config("appendonly"), "yes");
+        assert_eq!(config("appendfsync"), told);
+        assert_eq!(config("maxmemory-policy"), "noeviction");
+        assert_eq!(config("port"), "0", "not reachable from the network");
+        assert_eq!(config("save"), "");
+        assert!(it.server().starts_with("redis-server ") || it.server().starts_with("valkey-server "));
+        it.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn stop_leaves_only_the_data() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+    ask::<()>(it.url(), "SET k v").unwrap();
+    let server = it.pid();
+
+    it.stop().await;
+
+    assert!(!is_alive(server));
+    assert!(!place.run_json().exists() && !place.data().join("redis.sock").exists());
+    let next = place.start().await.expect("the directory is free at once");
+    assert_eq!(ask::<String>(next.url(), "GET k").unwrap(), "v");
+    next.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_killed_at_stop() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+    let server = it.pid();
+    signal(server, Signal::STOP);
+
+    let stopped = tokio::time::timeout(Duration::from_secs(20), it.stop()).await;
+
+    if stopped.is_err() {
+        signal(server, Signal::KILL); // else the keeper waits for it, and the test for the keeper
+        panic!("still waiting");
+    }
+    assert!(!is_alive(server));
+}
+
+#[tokio::test]
+async fn a_dropped_handle_shuts_its_server_down() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+    let server = it.pid();
+
+    drop(it);
+
+    gone(server).await;
+}
+
+// ---- what the stories stand on
+
+/// A data directory of a test. Whatever still runs on it at the end is killed.
+struct Place {
+    root: TempDir,
+    data: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let data = root.path().canonicalize().unwrap().join("data");
+        Self { root, data }
+    }
+
+    fn data(&self) -> &Path {
+        &self.data
+    }
+
+    fn run_json(&self) -> PathBuf {
+        self.data.join("run.json")
+    }
+
+    fn recorded_pid(&self) -> Option<u32> {
+        let run: serde_json::Value = serde_json::from_slice(&fs::read(self.run_json()).ok()?).ok()?;
+        run["pid"].as_u64()?.try_into().ok()
+    }
+
+    fn config(&self) -> EmbeddedConfig {
+        EmbeddedConfig {
+            data_dir: self.data.clone(),
+            appendfsync: AppendFsync::EverySec,
+            server_bin: None,
+            launcher: launcher(),
+        }
+    }
+
+    async fn start(&self) -> Result<Embedded, EmbeddedError> {
+        Embedded::start(self.config()).await
+    }
+
+    async fn start_with(&self, server: PathBuf) -> Result<Embedded, EmbeddedError> {
+        Embedded::start(EmbeddedConfig { server_bin: Some(server), ..self.config() }).await
+    }
+
+    /// An executable that answers `--version` as the real server does, unless `body` does it.
+    /// Another process writes it: a file that some thread of ours has open for writing cannot be run.
+    fn script(&self, name: &str, body: &str) -> PathBuf {
+        let path = self.root.path().join(name);
+        let mut cat = Command::new("sh")
+            .args(["-c", "cat > \"$0\" && chmod 755 \"$0\""])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writeln!(cat.stdin.take().unwrap(), "#!/bin/sh\n{body}").unwrap();
+        assert!(cat.wait().unwrap().success());
+        path
+    }
+
+    /// As on a system that has no parent death signal: all the same, and then the signal is taken back.
+    fn server_that_outlives_its_parent(&self) -> PathBuf {
+        let body =
+            "[ \"$(uname)\" = Linux ] || exec redis-server \"$@\"; exec setpriv --pdeathsig clear redis-server \"$@\"";
+        self.script("server", body)
+    }
+
+    fn write_append_only_file(&self, keys: usize, tail: &str) {
+        let dir = self.data.join("redis");
+        fs::create_dir_all(&dir).unwrap();
+        let mut text = String::new();
+        for n in 0..keys {
+            let key = format!("key:{n:08}");
+            text.push_str(&format!("*3\r\n$3\r\nSET\r\n$12\r\n{key}\r\n$5\r\nvalue\r\n"));
+        }
+        fs::write(dir.join("appendonly.aof"), text + tail).unwrap();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(left) = self.recorded_pid().and_then(pid) {
+            let _ = kill_process(left, Signal::KILL);
+        }
+    }
+}
+
+/// A process that holds a private Redis until it is killed, or until the test process is gone.
+struct Parent {
+    process: Child,
+    server: u32,
+    url: String,
+}
+
+impl Parent {
+    fn holding(place: &Place, server: Option<PathBuf>) -> Self {
+        let mut process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "embedded::a_killed_parent_takes_its_server_along", "--nocapture", "--test-threads=1"])
+            .env(HOLD, place.data())
+            .envs(server.map(|server| (SERVER_BIN, server)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let held = lines.find_map(|line| line.split_once("held ").map(|(_, rest)| rest.to_owned()));
+        let Some((server, url)) = held.as_deref().and_then(|held| held.split_once(' ')) else {
+            panic!("the parent did not start: {:?}", process.wait());
+        };
+        Self { server: server.parse().unwrap(), url: url.to_owned(), process }
+    }
+
+    fn ask<T: FromRedisValue>(&self, line: &str) -> T {
+        ask(&self.url, line).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let socket = self.url.strip_prefix("redis+unix://").unwrap_or("?");
+        let command_line = fs::read(format!("/proc/{}/cmdline", self.server)).unwrap_or_default();
+        if String::from_utf8_lossy(&command_line).contains(socket) {
+            signal(self.server, Signal::KILL); // the test failed, or ours to end anyway
+        }
+    }
+}
+
+async fn hold(data_dir: PathBuf) {
+    let it = Embedded::start(EmbeddedConfig {
+        data_dir,
+        appendfsync: AppendFsync::Always, // what is answered must survive kill -9 at any moment
+        server_bin: env::var_os(SERVER_BIN).map(PathBuf::from),
+        launcher: launcher(),
+    })
+    .await
+    .unwrap();
+    println!("held {} {}", it.pid(), it.url());
+    let _ = std::io::stdin().read(&mut [0]);
+    it.stop().await;
+}
+
+fn launcher() -> PathBuf {
+    env!("CARGO_BIN_EXE_duepost").into()
+}
+
+fn ask<T: FromRedisValue>(url: &str, line: &str) -> RedisResult<T> {
+    let mut connection = Client::open(url)?.get_connection_with_timeout(Duration::from_secs(5))?;
+    connection.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut words = line.split(' ');
+    let mut command = cmd(words.next().unwrap_or_default());
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command.query(&mut connection)
+}
+
+fn pid(pid: u32) -> Option<Pid> {
+    Pid::from_raw(pid.try_into().unwrap())
+}
+
+fn signal(to: u32, signal: Signal) {
+    kill_process(pid(to).unwrap(), signal).unwrap();
+}
+
+/// A process that has ended but whom no one has reaped counts as dead.
+fn is_alive(process: u32) -> bool {
+    let zombie = || fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| stat.contains(") Z "));
+    test_kill_process(pid(process).unwrap()).is_ok() && !zombie()
+}
+
+async fn gone(process: u32) {
+    eventually("the process is gone", || (!is_alive(process)).then_some(())).await;
+}
+
+async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

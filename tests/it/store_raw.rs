@@ -1,0 +1,96 @@
+//! Scripts called by hand, for what the store never asks of them in one process, and an ear at the bell.
+
+use std::path::Path;
+
+use deadpool_redis::redis::{self, Value, aio};
+use duepost::{domain::id::Uid, store::keys::Keys};
+use futures_util::StreamExt as _;
+
+use crate::store_kit::Kit;
+
+/// The source of a script, with all that the store puts before any.
+pub fn source(script: &str) -> String {
+    let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
+    let read = |name: &str| std::fs::read_to_string(lua.join(name)).expect("a script's file");
+    [read("_lib.lua"), read("_wanted.lua"), read(&format!("{script}.lua"))].join("\n")
+}
+
+/// Bytes as an argument.
+pub fn b(arg: impl ToString) -> Vec<u8> {
+    arg.to_string().into_bytes()
+}
+
+impl Kit {
+    /// Calls a script: clock offset and queue are put before these: cap or floor, then ARGV 4 and on.
+    pub async fn eval(&self, script: &str, cap_or_floor: i64, args: &[Vec<u8>]) -> Value {
+        let keys = Keys::new("dp").of_queue(&self.queue);
+        let mut cmd = redis::cmd("EVAL");
+        cmd.arg(source(script)).arg(keys.len()).arg(&keys[..]);
+        cmd.arg(self.clock.offset_ms()).arg(cap_or_floor).arg(self.queue.as_str());
+        for arg in args {
+            cmd.arg(arg);
+        }
+        cmd.query_async(&mut self.con.clone()).await.unwrap_or_else(|e| panic!("{script}: {e}"))
+    }
+
+    pub async fn ear(&self) -> Ear {
+        let client = redis::Client::open(self.redis.url()).expect("a valid URL");
+        let mut subscription = client.get_async_pubsub().await.expect("Redis answers");
+        subscription.subscribe("dp:bell").await.expect("Redis answers");
+        Ear(subscription)
+    }
+}
+
+/// Hears the bell.
+pub struct Ear(aio::PubSub);
+
+impl Ear {
+    /// What was rung since the last time.
+    pub async fn heard(&mut self, kit: &Kit) -> Vec<String> {
+        let _: i64 = kit.ask("PUBLISH", &[b"dp:bell", b"."]).await;
+        let mut heard = Vec::new();
+        let mut rings = self.0.on_message();
+        loop {
+            let ring: String = rings.next().await.expect("the subscription lives").get_payload().expect("text");
+            if ring == "." {
+                return heard;
+            }
+            heard.push(ring);
+        }
+    }
+}
+
+/// One task for `enqueue`, with the client's id: 7 arguments.
+pub fn row(id: &str, uid: Uid, fingerprint: u8, when: (&str, i64)) -> Vec<Vec<u8>> {
+    let rest = [uid.0.as_bytes().as_slice(), &[fingerprint; 16], b"1"].concat();
+    vec![b(id), vec![1, 1 | 2], rest, b(when.0), b(when.1), b("-"), b(0)]
+}
+
+/// The items of an array.
+pub fn list(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) => items,
+        other => panic!("no array: {other:?}"),
+    }
+}
+
+/// A word or a number.
+pub fn word(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        Value::Int(n) => n.to_string(),
+        other => panic!("no word: {other:?}"),
+    }
+}
+
+/// The words of an array of words; a number behind them is none.
+pub fn words(value: &Value) -> Vec<String> {
+    list(value).iter().filter(|item| !matches!(item, Value::Int(_))).map(word).collect()
+}
+
+/// The first word of each item, or the item itself where it is one.
+pub fn firsts(value: &Value) -> Vec<String> {
+    let first = |item: &Value| if let Value::Array(items) = item { word(&items[0]) } else { word(item) };
+    list(value).iter().map(first).collect()
+}

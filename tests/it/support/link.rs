@@ -1,0 +1,130 @@
+//! A TCP link in front of a Redis that loses answers or goes silent, on command.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, tcp::OwnedReadHalf},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::redis::RedisServer;
+
+pub struct Link {
+    port: u16,
+    state: Arc<State>,
+    stop: CancellationToken,
+}
+
+struct State {
+    to: u16,
+    /// Requests that have this in them lose their answer.
+    eats: Mutex<Option<Vec<u8>>>,
+    eaten: AtomicUsize,
+    silent: watch::Sender<bool>,
+}
+
+impl Link {
+    /// A link that passes everything on.
+    pub async fn to(redis: &RedisServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let silent = watch::Sender::new(false);
+        let state = Arc::new(State { to: redis.port(), eats: Mutex::default(), eaten: AtomicUsize::new(0), silent });
+        let stop = CancellationToken::new();
+        let (theirs, until) = (Arc::clone(&state), stop.clone());
+        tokio::spawn(until.run_until_cancelled_owned(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(carry(client, Arc::clone(&theirs)));
+            }
+        }));
+        Self { port, state, stop }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// From now on requests with these bytes in them reach Redis, but their connection breaks before the answer.
+    pub fn eat_answers_to(&self, bytes: &[u8]) {
+        *self.state.eats.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes.to_vec());
+    }
+
+    /// From now on answers come through again.
+    pub fn eat_nothing(&self) {
+        *self.state.eats.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// How often a connection was broken.
+    pub fn eaten(&self) -> usize {
+        self.state.eaten.load(Ordering::Relaxed)
+    }
+
+    /// Carries nothing in either direction, and closes nothing; what was sent meanwhile arrives when it ends.
+    pub fn silence(&self, silent: bool) {
+        self.state.silent.send_replace(silent);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.state.silent.send_replace(false);
+    }
+}
+
+async fn carry(client: TcpStream, state: Arc<State>) {
+    let Ok(redis) = TcpStream::connect(("127.0.0.1", state.to)).await else { return };
+    let _ = (client.set_nodelay(true), redis.set_nodelay(true));
+    let ((mut from_client, mut to_client), (mut from_redis, mut to_redis)) = (client.into_split(), redis.into_split());
+    let doomed = Arc::new(AtomicBool::new(false));
+    let there = async {
+        let mut tail = Vec::new();
+        while let Some(bytes) = next(&mut from_client, &state).await {
+            let eats = state.eats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            if let Some(pattern) = eats {
+                tail.extend_from_slice(&bytes);
+                if tail.windows(pattern.len()).any(|w| w == pattern) {
+                    doomed.store(true, Ordering::Relaxed);
+                }
+                tail.drain(..tail.len().saturating_sub(pattern.len()));
+            }
+            if to_redis.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+    };
+    let back = async {
+        while let Some(bytes) = next(&mut from_redis, &state).await {
+            if doomed.load(Ordering::Relaxed) {
+                state.eaten.fetch_add(1, Ordering::Relaxed);
+                break;
+            }
+            if to_client.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = there => {}
+        () = back => {}
+    }
+    // Redis shall still read and do all that was sent: no reset, but the end of what it reads
+    drop((from_client, to_client));
+    let _ = to_redis.shutdown().await;
+    let mut sink = [0; 4096];
+    while let Ok(1..) = from_redis.read(&mut sink).await {}
+}
+
+/// What came, held back while the link is silent; `None` at the end.
+async fn next(from: &mut OwnedReadHalf, state: &State) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; 64 * 1024];
+    let n = from.read(&mut bytes).await.ok().filter(|n| *n > 0)?;
+    bytes.truncate(n);
+    let _ = state.silent.subscribe().wait_for(|silent| !silent).await;
+    Some(bytes)
+}
