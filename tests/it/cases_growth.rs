@@ -229,7 +229,7 @@ impl World {
 
 #[tokio::test]
 async fn c157_waiters_end_and_those_that_left_hold_nothing() {
-    let (rounds, waiters) = size((4, 100), (10, 1000));
+    let (rounds, waiters) = size((12, 200), (20, 1000));
     let it = World::start().await;
     let pid = it.service.pid();
     it.stats_of_nothing().await;
@@ -265,7 +265,8 @@ async fn c157_waiters_end_and_those_that_left_hold_nothing() {
         it.api.post(&format!("/queues/q/tasks/t{round}/ack"), token).await.expect(200);
     }
     println!("KiB after each of {rounds} rounds of {waiters} waiters that left: {seen:?}");
-    assert!(seen[rounds - 1] <= seen[1] + 4 * 1024, "{seen:?}");
+    // An allocator warms up for a few rounds. A connection kept would cost some 20 KiB with its buffers: 40 MiB in small.
+    assert!(seen[rounds - 1] <= seen[1] + 16 * 1024, "{seen:?}");
 
     // and one that stays until its wait is over
     let mut last = it.waiting_claim("deleted").await;
