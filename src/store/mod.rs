@@ -57,7 +57,7 @@ pub use self::{
     edits::{Batch, Dropped, Edited, Put, Replay, Revived},
     error::{Fate, StoreError},
     info::RedisInfo,
-    notes::{Holds, Note},
+    notes::{Holds, Note, Stamp},
     promise::{Promise, Standing},
     pull::Told,
     queues::{Change, Decision, HookChange, QueueView, Unreadable},

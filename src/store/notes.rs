@@ -24,7 +24,7 @@ pub struct Note {
     /// The last 2xx.
     pub success: Option<UnixMs>,
     /// The last failure.
-    pub failure: Option<UnixMs>,
+    pub failure: Option<Stamp>,
     /// Failures since that success, or in all.
     pub failures: u64,
 }
@@ -35,7 +35,7 @@ impl Note {
         self.breaker = later.breaker.or(self.breaker);
         let is_fresh = later.success > self.success; // by instants: a batch has no order
         match (is_fresh, later.success) {
-            (true, Some(at)) if self.failure.is_none_or(|failed| failed <= at) => self.failures = later.failures,
+            (true, Some(at)) if self.failure.is_none_or(|failed| failed.at() <= at) => self.failures = later.failures,
             _ => self.failures = self.failures.saturating_add(later.failures),
         }
         self.success = self.success.max(later.success);
@@ -46,7 +46,31 @@ impl Note {
         let ms = |at: Option<UnixMs>| at.map_or(0, |at| at.0);
         call.arg(&self.webhook).arg(self.rev).arg(ms(self.held_until));
         call.arg(self.breaker.map(|n| n.to_string()).unwrap_or_default());
-        call.arg(ms(self.success)).arg(ms(self.failure)).arg(self.failures);
+        call.arg(ms(self.success)).arg(self.failure.unwrap_or_default().to_string()).arg(self.failures);
+    }
+}
+
+/// The instant of a failure in microseconds, so that those of one millisecond differ: a note may come twice, and the script
+/// adds none that is not later than the last one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stamp(i64);
+
+impl Stamp {
+    /// Of a failure at this instant, and later than the one before.
+    #[must_use]
+    pub fn of(at: UnixMs, before: Self) -> Self {
+        Self(at.0.saturating_mul(1000).max(before.0.saturating_add(1)))
+    }
+
+    fn at(self) -> UnixMs {
+        UnixMs(self.0 / 1000)
+    }
+}
+
+impl std::fmt::Display for Stamp {
+    /// Milliseconds, with three decimals.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
     }
 }
 
@@ -104,7 +128,8 @@ impl Holds {
 pub(super) fn read_health(totals: Vec<(String, String)>) -> HashMap<String, HookHealth> {
     let mut all: HashMap<String, HookHealth> = HashMap::new();
     for (field, number) in totals {
-        let (Some((what, webhook)), Some(number)) = (field.split_once(':'), parse_number(&number)) else { continue };
+        let ms = number.split_once('.').map_or(number.as_str(), |(ms, _)| ms);
+        let (Some((what, webhook)), Some(number)) = (field.split_once(':'), parse_number(ms)) else { continue };
         let health = all.entry(webhook.to_owned()).or_default();
         let at = (number > 0).then_some(UnixMs(number));
         match what {
@@ -122,7 +147,7 @@ mod tests {
     use super::*;
 
     fn note(success: Option<i64>, failure: Option<i64>, failures: u64) -> Note {
-        let (success, failure) = (success.map(UnixMs), failure.map(UnixMs));
+        let (success, failure) = (success.map(UnixMs), failure.map(|ms| Stamp::of(UnixMs(ms), Stamp::default())));
         Note { webhook: "h".to_owned(), rev: 1, success, failure, failures, ..Note::default() }
     }
 
@@ -158,5 +183,16 @@ mod tests {
             read_health(vec![pair("enqueued", "7"), pair("ok:a:b", "5"), pair("row:a:b", "2"), pair("bad:c", "x")]);
         let a = HookHealth { last_success_at: Some(UnixMs(5)), last_failure_at: None, consecutive_failures: 2 };
         assert_eq!(all, HashMap::from([("a:b".to_owned(), a)]));
+        assert_eq!(read_health(vec![pair("bad:a", "7.003")])["a"].last_failure_at, Some(UnixMs(7)));
+    }
+
+    #[test]
+    fn failures_of_one_millisecond_differ() {
+        let mut last = Stamp::default();
+        let given = [7, 7, 7, 6, 8].map(|at| {
+            last = Stamp::of(UnixMs(at), last);
+            last.to_string()
+        });
+        assert_eq!(given, ["7.000", "7.001", "7.002", "7.003", "8.000"]);
     }
 }

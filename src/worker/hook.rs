@@ -12,7 +12,7 @@ use crate::{
         breaker::{Breaker, Effect, Heard, Turn},
         time::UnixMs,
     },
-    store::{Holds, Note},
+    store::{Holds, Note, Stamp},
 };
 
 /// A hold that ends so soon is left to Redis, which has it by then. A process whose clock lags a little must not think at
@@ -27,6 +27,7 @@ pub struct Hook(Mutex<State>);
 struct State {
     breaker: Breaker,
     held_until: Option<UnixMs>,
+    last_failure: Stamp,
 }
 
 impl Hook {
@@ -93,7 +94,8 @@ impl Hook {
         let held_until = hold.max(asked).filter(|hold| !hold.is_zero()).map(|hold| now.plus(hold));
         state.held_until = state.held_until.filter(|until| *until > now).max(held_until);
         let won = report.outcome == Outcome::Delivered;
-        let (success, failure) = if won { (Some(now), None) } else { (None, Some(now)) };
+        let (success, failure) = if won { (Some(now), None) } else { (None, Some(Stamp::of(now, state.last_failure))) };
+        state.last_failure = failure.unwrap_or(state.last_failure);
         Note { held_until, breaker, success, failure, failures: u64::from(!won), ..Note::default() }
     }
 }

@@ -9,6 +9,9 @@ use super::journal::{Claimed, Ends, Journal, Seen, Told, Window};
 /// The cause of a second claim: a consumer forgot the first one.
 pub const LAPSED: &str = "pull lease over";
 
+/// The cause of a second claim: Redis forgot the first one, with the primary that had given it.
+pub const CLAIM_FORGOTTEN: &str = "claim forgotten";
+
 /// The cause of a second delivery: Redis forgot a task that nobody had been promised yet, and the client asked again.
 pub const FORGOTTEN: &str = "forgotten before it was acknowledged";
 
@@ -202,22 +205,24 @@ fn doubles(evidence: &Evidence<'_>, id: &str, posts: &[&Seen], found: &mut Findi
     }
 }
 
-/// An ack counts until the task is claimed anew, so one that was acknowledged is the last claim's. A claim before the end of the lease before it, too, unless
-/// that one was given back.
+/// An ack counts until the task is claimed anew, so one that was acknowledged is the last claim's. A claim before the end of
+/// the lease before it needs a cause too, unless that one was given back. A claim is no promise, so Redis may forget it with its
+/// primary; and one that was a primary and does not know better may once more give what its successor gave.
 fn lapses(evidence: &Evidence<'_>, id: &str, claims: &[&Claimed], found: &mut Findings) {
+    let disturbed = |at: i64| evidence.windows.iter().any(|w| !w.on_record && (w.from..=w.to).contains(&at));
     for pair in claims.windows(2) {
         let (first, second) = (pair[0], pair[1]);
         let given_back = first.nacked.is_some_and(|at| at <= second.at);
-        if first.acked.is_some() {
-            found.unexplained.push(format!("{id}: claimed {} ms after its ack", second.at - first.at));
-        } else if given_back {
-        } else if second.at >= first.lease_ends {
+        let forgotten = evidence.forgets && (disturbed(first.at) || disturbed(second.at));
+        if first.acked.is_none() && given_back {
+            continue;
+        }
+        if first.acked.is_none() && second.at >= first.lease_ends {
             *found.doubles.entry(LAPSED.to_owned()).or_default() += 1;
-        } else if evidence.forgets
-            && evidence.windows.iter().any(|w| !w.on_record && (w.from..=w.to).contains(&first.at))
-        {
-            // A claim is no promise: Redis may forget it with its primary.
-            *found.doubles.entry("claim forgotten".to_owned()).or_default() += 1;
+        } else if forgotten {
+            *found.doubles.entry(CLAIM_FORGOTTEN.to_owned()).or_default() += 1;
+        } else if let Some(acked) = first.acked {
+            found.unexplained.push(format!("{id}: claimed {} ms after its ack", second.at - acked));
         } else {
             found.unexplained.push(format!("{id}: claimed twice within a lease, {} ms apart", second.at - first.at));
         }

@@ -1,7 +1,7 @@
 //! The checker itself: a good history passes, and each planted fault is found and named.
 
 use crate::{
-    check::{Evidence, FORGOTTEN, Findings, check},
+    check::{CLAIM_FORGOTTEN, Evidence, FORGOTTEN, Findings, check},
     journal::{Claimed, Ended, Ends, Journal, Seen, Told, Window, payload},
 };
 
@@ -155,6 +155,27 @@ fn a_duplicate_without_a_cause_is_found() {
         },
         |f| &mut f.unexplained,
     );
+}
+
+#[test]
+fn a_second_claim_is_found_unless_redis_may_forget_the_first_one() {
+    for acked in [true, false] {
+        let again = |it: &mut History, window: (i64, i64)| {
+            let second = claim(&it.journal.told[2], 100);
+            if !acked {
+                it.journal.claims.iter_mut().find(|c| c.id == "task-2").unwrap().acked = None;
+            }
+            let (from, to) = (second.at + window.0, second.at + window.1);
+            it.windows.push(Window { cause: "failover", on_record: false, from, to });
+            it.journal.claims.push(second);
+        };
+        planted(|it| again(it, (-500, 500)), |f| &mut f.unexplained);
+        planted(|it| (it.forgets, _) = (true, again(it, (500, 900))), |f| &mut f.unexplained);
+        let mut it = History::good();
+        again(&mut it, (-500, 500));
+        it.forgets = true;
+        assert_eq!((it.check().faults().as_str(), it.check().doubles.get(CLAIM_FORGOTTEN)), ("", Some(&1)));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use duepost::{
     domain::{round::Verdict, time::UnixMs},
-    store::{Change, HookChange, Note, Settled, Settlement},
+    store::{Change, HookChange, Note, Settled, Settlement, Stamp},
 };
 
 use crate::store_kit::{Kit, hook, settlement};
@@ -39,13 +39,15 @@ async fn holds_come_with_settlements_and_are_only_made_longer() {
 async fn health_is_counted_once_however_often_a_settlement_is_repeated() {
     let kit = Kit::start().await;
     kit.open("h").await;
-    for name in ["a", "b", "c", "d"] {
+    for name in ["a", "b", "c", "d", "e"] {
         kit.given_due(name).await;
     }
-    let mut claims = kit.push(4).await;
+    let mut claims = kit.push(5).await;
     let rev = kit.store.describe(&kit.queue).await.unwrap().unwrap().rev;
+    let mut last = Stamp::default();
     let mut end = async |success: Option<i64>, failure: Option<i64>| {
-        let (success, failure) = (success.map(UnixMs), failure.map(UnixMs));
+        let (success, failure) = (success.map(UnixMs), failure.map(|at| Stamp::of(UnixMs(at), last)));
+        last = failure.unwrap_or(last);
         let failures = u64::from(failure.is_some());
         let note = Note { webhook: "h".to_owned(), rev, success, failure, failures, ..Note::default() };
         let done = Settlement { notes: vec![note], ..settlement(&claims.remove(0), Verdict::Done) };
@@ -57,7 +59,8 @@ async fn health_is_counted_once_however_often_a_settlement_is_repeated() {
     };
     assert_eq!(end(None, Some(1000)).await, (None, Some(1000), 1));
     assert_eq!(end(None, Some(1001)).await, (None, Some(1001), 2));
+    assert_eq!(end(None, Some(1001)).await, (None, Some(1001), 3), "two failures may share a millisecond");
     assert_eq!(end(Some(1500), None).await, (Some(1500), Some(1001), 0), "a change is written at once");
     assert_eq!(end(Some(2000), None).await, (Some(1500), Some(1001), 0), "the rest once a second");
-    assert_eq!(kit.store.stats(&kit.queue).await.unwrap().unwrap().totals.delivered, 4);
+    assert_eq!(kit.store.stats(&kit.queue).await.unwrap().unwrap().totals.delivered, 5);
 }

@@ -2,7 +2,7 @@
 -- A 2xx for a living task counts from anyone under its uid; only the current fence moves a task backwards.
 -- KEYS  see _lib.lua
 -- ARGV  4 memory is full 0|1: what completes or expires is not kept   5 number of notes h, then h x (webhook, rev, held until ms,
---       holds of its breaker, last success ms, last failure ms, failures since), 0 or '' = nothing of it, then per task 9:
+--       holds of its breaker, last success ms, last failure ms.us, failures since), 0 or '' = nothing of it, then per task 9:
 --       id, uid, fence, verb, at ms, about (w1,w2), won (w1,w2), failed calls, Rust's bytes
 --       verb: done | retry | release | dead | expired | ack (pull).   about: webhooks that still want it, or gave up
 -- Answers a word per task: completed | scheduled | dead | expired | cancelled | lease_lost | gone | late | already; then now.
@@ -22,7 +22,7 @@ local function note(hook, rev, till, level, ok, bad, row)
   ok, bad = tonumber(ok), tonumber(bad)
   if bad > was_bad then is = row + (ok > 0 and 0 or was) elseif ok > was_bad and was > 0 then is = 0 end
   if ok > was_ok and (is or ok >= was_ok + 1000) then call('HSET', TOTALS, 'ok:' .. hook, ok) end
-  if is then call('HSET', TOTALS, 'bad:' .. hook, math.max(bad, was_bad), 'row:' .. hook, is) end
+  if is then call('HSET', TOTALS, 'bad:' .. hook, string.format('%.3f', math.max(bad, was_bad)), 'row:' .. hook, is) end
 end
 for i = 6, first - 1, 7 do note(unpack(ARGV, i, i + 6)) end
 local ids = {}
