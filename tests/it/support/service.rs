@@ -199,13 +199,7 @@ impl Builder {
     /// Starts and waits until the service is ready, has ended, or the deadline is over (then it is killed).
     pub async fn try_start(self, deadline: Duration) -> Result<Service, FailedStart> {
         let cwd = tempfile::Builder::new().prefix("duepost-cwd-").tempdir().expect("a temporary directory");
-        let mut command = process::tied(binary());
-        for (name, _) in std::env::vars_os() {
-            if ["DUEPOST_", "OTEL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
-        let mut child = command
+        let mut child = command()
             .args(&self.args)
             .envs(self.env)
             .current_dir(cwd.path())
@@ -248,7 +242,18 @@ fn watch_for_address(stdout: std::process::ChildStdout) -> (Output, oneshot::Rec
     (output, ready)
 }
 
+/// `duepost`, to which no setting of the tests' own environment gets.
+fn command() -> std::process::Command {
+    let mut command = process::tied(binary());
+    for (name, _) in std::env::vars_os() {
+        if ["DUEPOST_", "OTEL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// Runs `duepost` with these arguments to its end, as for `openapi` or `config show`.
 pub fn run(args: &[&str]) -> std::process::Output {
-    process::tied(binary()).args(args).stdin(Stdio::null()).output().expect("the binary can be executed")
+    command().args(args).stdin(Stdio::null()).output().expect("the binary can be executed")
 }
