@@ -9,9 +9,8 @@ use serde_json::json;
 use crate::support::{
     RedisServer, Service,
     inside::{Inside, store_at},
-    ms,
-    proxy::Proxy,
-    secs,
+    link::Link,
+    ms, secs,
     wait::eventually,
 };
 
@@ -19,9 +18,9 @@ use crate::support::{
 const WANT: Want = Want { max: 5, lease: secs(43_200), wait: ms(0) };
 const WANT_ON_THE_WIRE: &str = "43200000";
 
-/// A store behind the proxy that has its connections, and a task that is due for it.
-async fn given(it: &Inside, proxy: &Proxy) -> Store {
-    let far = store_at(&proxy.url(), Promise::default()).await;
+/// A store behind the link that has its connections, and a task that is due for it.
+async fn given(it: &Inside, link: &Link) -> Store {
+    let far = store_at(&link.url(), Promise::default()).await;
     it.given_due("first").await;
     for store in [&it.store, &far] {
         store.clock().advance(ms(2));
@@ -42,12 +41,12 @@ fn ends(it: &Inside, task: UnixMs) -> std::time::Duration {
 #[tokio::test]
 async fn a_claim_whose_answer_is_lost_comes_back_soon_whatever_lease_was_asked_for() {
     let it = Inside::start().await;
-    let proxy = Proxy::to(it.redis.port()).await;
-    let far = given(&it, &proxy).await;
+    let link = Link::to(&it.redis).await;
+    let far = given(&it, &link).await;
     let first = it.task("first").await;
     assert!(ends(&it, first.score) > secs(43_000), "one that was handed out is held for as long as was asked for");
 
-    proxy.eat_answers();
+    link.eat_answers();
     assert!(far.pull(&it.queue, WANT).await.is_err(), "the answer was to be lost");
 
     let task = it.task("t").await;
@@ -67,17 +66,17 @@ async fn a_claim_whose_answer_is_lost_comes_back_soon_whatever_lease_was_asked_f
 #[tokio::test]
 async fn claims_that_cannot_be_held_for_as_long_as_was_asked_for_go_back() {
     let it = Inside::start().await;
-    let proxy = Proxy::to(it.redis.port()).await;
-    let far = given(&it, &proxy).await;
+    let link = Link::to(&it.redis).await;
+    let far = given(&it, &link).await;
 
-    proxy.eat_answers_from(WANT_ON_THE_WIRE);
+    link.eat_answers_from(WANT_ON_THE_WIRE.as_bytes());
     assert!(far.pull(&it.queue, WANT).await.is_err(), "the second answer was to be lost");
-    assert!(proxy.is_eating());
+    assert!(link.eats_all());
     let task = it.task("t").await;
     assert_eq!(task.state, TaskState::Active);
     assert!(ends(&it, task.score) > secs(43_000), "Redis has done it, and nobody knows");
 
-    proxy.heal();
+    link.eat_nothing();
     let task = it.in_state("t", TaskState::Scheduled).await;
     assert_eq!(task.attempt(), 0, "it has been in nobody's hands");
 }
@@ -85,8 +84,8 @@ async fn claims_that_cannot_be_held_for_as_long_as_was_asked_for_go_back() {
 #[tokio::test]
 async fn a_lost_batch_names_the_ids_to_repeat_it_with() {
     let redis = RedisServer::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let args = ["serve", "--listen", "127.0.0.1:0", "--redis", &proxy.url()];
+    let link = Link::to(&redis).await;
+    let args = ["serve", "--listen", "127.0.0.1:0", "--redis", &link.url()];
     let service = crate::support::service::Builder::bare(&args).start().await;
     let near = Service::serve(&redis).await;
     let (api, other) = (service.client(), near.client());
@@ -94,7 +93,7 @@ async fn a_lost_batch_names_the_ids_to_repeat_it_with() {
     let task = |payload: u32| json!({"payload": payload, "delay": "1h"});
     api.post("/queues/q/tasks", task(0)).await.expect(201); // so that Redis has the script
 
-    proxy.eat_answers();
+    link.eat_answers();
     let batch = json!({"atomic": true, "tasks": [task(1), {"id": "mine", "payload": 2, "delay": "1h"}, task(3)]});
     let problem = api.post("/queues/q/batch", batch).await.problem(503, "outcome-unknown");
     let ids: Vec<&str> = problem["task_ids"].as_array().unwrap().iter().map(|id| id.as_str().unwrap()).collect();

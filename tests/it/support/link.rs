@@ -20,10 +20,21 @@ pub struct Link {
     stop: CancellationToken,
 }
 
+/// Whose answers are lost. A connection that loses one is closed, so that nobody waits for it.
+#[derive(Default, Clone)]
+enum Eats {
+    #[default]
+    Nothing,
+    /// Those to requests with these bytes in them.
+    To(Vec<u8>),
+    /// All, from the first request on that has these bytes in it.
+    From(Vec<u8>),
+    All,
+}
+
 struct State {
     to: u16,
-    /// Requests that have this in them lose their answer.
-    eats: Mutex<Option<Vec<u8>>>,
+    eats: Mutex<Eats>,
     eaten: AtomicUsize,
     silent: watch::Sender<bool>,
 }
@@ -49,14 +60,29 @@ impl Link {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// From now on requests with these bytes in them reach Redis, but their connection breaks before the answer.
+    /// From now on what is sent reaches Redis, but the connection breaks before the answer.
+    pub fn eat_answers(&self) {
+        self.state.eat(Eats::All);
+    }
+
+    /// The same for requests with these bytes in them.
     pub fn eat_answers_to(&self, bytes: &[u8]) {
-        *self.state.eats.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes.to_vec());
+        self.state.eat(Eats::To(bytes.to_vec()));
+    }
+
+    /// The same for everything, from the first request on that has these bytes in it.
+    pub fn eat_answers_from(&self, bytes: &[u8]) {
+        self.state.eat(Eats::From(bytes.to_vec()));
     }
 
     /// From now on answers come through again.
     pub fn eat_nothing(&self) {
-        *self.state.eats.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.state.eat(Eats::Nothing);
+    }
+
+    /// Whether all answers are lost now.
+    pub fn eats_all(&self) -> bool {
+        matches!(self.state.eats(), Eats::All)
     }
 
     /// How often a connection was broken.
@@ -67,6 +93,16 @@ impl Link {
     /// Carries nothing in either direction, and closes nothing; what was sent meanwhile arrives when it ends.
     pub fn silence(&self, silent: bool) {
         self.state.silent.send_replace(silent);
+    }
+}
+
+impl State {
+    fn eat(&self, eats: Eats) {
+        *self.eats.lock().unwrap_or_else(PoisonError::into_inner) = eats;
+    }
+
+    fn eats(&self) -> Eats {
+        self.eats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -85,11 +121,14 @@ async fn carry(client: TcpStream, state: Arc<State>) {
     let there = async {
         let mut tail = Vec::new();
         while let Some(bytes) = next(&mut from_client, &state).await {
-            let eats = state.eats.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            if let Some(pattern) = eats {
+            let eats = state.eats();
+            if let Eats::To(pattern) | Eats::From(pattern) = &eats {
                 tail.extend_from_slice(&bytes);
                 if tail.windows(pattern.len()).any(|w| w == pattern) {
                     doomed.store(true, Ordering::Relaxed);
+                    if matches!(eats, Eats::From(_)) {
+                        state.eat(Eats::All);
+                    }
                 }
                 tail.drain(..tail.len().saturating_sub(pattern.len()));
             }
@@ -100,7 +139,7 @@ async fn carry(client: TcpStream, state: Arc<State>) {
     };
     let back = async {
         while let Some(bytes) = next(&mut from_redis, &state).await {
-            if doomed.load(Ordering::Relaxed) {
+            if doomed.load(Ordering::Relaxed) || matches!(state.eats(), Eats::All) {
                 state.eaten.fetch_add(1, Ordering::Relaxed);
                 break;
             }

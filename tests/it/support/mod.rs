@@ -7,7 +7,6 @@ pub mod inside;
 pub mod link;
 pub mod load;
 pub mod process;
-pub mod proxy;
 pub mod receiver;
 mod receiver_answer;
 pub mod redis;
