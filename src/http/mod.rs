@@ -12,9 +12,13 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    domain::{address::AddressPolicy, id::Uid, secret::SECRET_BYTES},
+    domain::{
+        address::AddressPolicy,
+        id::{QueueName, Uid},
+        secret::SECRET_BYTES,
+    },
     health::Health,
-    store::Store,
+    store::{Change, Decision, QueueView, Store},
     telemetry::{Metrics, Traces},
 };
 
@@ -42,6 +46,7 @@ mod upkeep;
 mod webhooks;
 mod wire;
 
+use self::problem::Problem;
 pub use self::{
     auth::Auth,
     dev::{Delivery, Receiver},
@@ -107,6 +112,28 @@ pub struct Api {
     pub probe: Prober,
     /// The receiver of `duepost dev`.
     pub dev: Option<Receiver>,
+}
+
+impl Api {
+    /// A queue's set-up.
+    async fn view(&self, queue: &QueueName) -> Result<QueueView, Problem> {
+        let view = self.store.describe(queue).await.map_err(Problem::of_read)?;
+        view.ok_or_else(|| Problem::queue_not_found(queue))
+    }
+
+    /// Changes a queue's set-up as [`Store::change`] does; gives what stands then.
+    async fn change(
+        &self,
+        queue: &QueueName,
+        create: bool,
+        decide: impl FnMut(&QueueView) -> Result<Change, Problem>,
+    ) -> Result<Box<QueueView>, Problem> {
+        match self.store.change(queue, create, decide).await? {
+            Decision::Changed { view, .. } => Ok(view),
+            Decision::Refused(problem) => Err(problem),
+            Decision::NoQueue => Err(Problem::queue_not_found(queue)),
+        }
+    }
 }
 
 /// The state of all handlers.

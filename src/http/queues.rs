@@ -94,10 +94,8 @@ pub async fn get_queue(
     QueuePath(queue): QueuePath,
     _: NoQuery,
 ) -> Result<Json<QueueOut>, Problem> {
-    match api.store.describe(&queue).await.map_err(Problem::of_read)? {
-        Some(view) => Ok(Json(show(&api, &view).await?)),
-        None => Err(Problem::queue_not_found(&queue)),
-    }
+    let view = api.view(&queue).await?;
+    Ok(Json(show(&api, &view).await?))
 }
 
 /// Create a queue, or set all its settings
@@ -151,14 +149,9 @@ pub async fn patch_queue(
 ) -> Result<Json<QueueOut>, Problem> {
     let over = |base: &Settings| decode(body.text(), |o| Some(read_settings(o, base, true)));
     over(&Settings::default())?; // whether it is valid does not depend on what stands
-    let change = |view: &QueueView| {
-        Ok::<_, Problem>(Change { settings: Some(over(&view.queue.settings)?), ..Change::default() })
-    };
-    match api.store.change(&queue, false, change).await? {
-        Decision::Changed { view, .. } => Ok(Json(show(&api, &view).await?)),
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(&queue)),
-    }
+    let change = |view: &QueueView| Ok(Change { settings: Some(over(&view.queue.settings)?), ..Change::default() });
+    let view = api.change(&queue, false, change).await?;
+    Ok(Json(show(&api, &view).await?))
 }
 
 /// Read the figures of a queue

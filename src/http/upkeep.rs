@@ -20,7 +20,7 @@ use crate::{
         task::TaskState,
         time::UnixMs,
     },
-    store::{Change, Decision, Dropped, QueueView, Replay},
+    store::{Change, Dropped, QueueView, Replay},
 };
 
 /// How many tasks a purge removed.
@@ -76,12 +76,9 @@ pub fn read_replay(o: &mut Object<'_>) -> Option<Replay> {
 }
 
 async fn set_pause(api: &Shared, queue: &QueueName, pause: Pause) -> Result<Json<QueueOut>, Problem> {
-    let change = |_: &QueueView| Ok::<_, Problem>(Change { pause: Some(pause), ..Change::default() });
-    match api.store.change(queue, false, change).await? {
-        Decision::Changed { view, .. } => Ok(Json(show(api, &view).await?)),
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(queue)),
-    }
+    let change = |_: &QueueView| Ok(Change { pause: Some(pause), ..Change::default() });
+    let view = api.change(queue, false, change).await?;
+    Ok(Json(show(api, &view).await?))
 }
 
 /// Pause a queue

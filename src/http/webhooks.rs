@@ -20,7 +20,7 @@ use crate::{
         time::UnixMs,
         webhook::{MAX_WEBHOOKS, Webhook},
     },
-    store::{Change, Decision, HookChange, QueueView},
+    store::{Change, HookChange, QueueView},
 };
 
 pub mod probe;
@@ -134,11 +134,8 @@ pub async fn create_webhook(
         new.created_at = view.now;
         Ok(Change { hooks: vec![HookChange::Set(Box::new(new.clone()))], ..Change::default() })
     };
-    match api.store.change(&queue, api.auto_create, change).await? {
-        Decision::Changed { view, .. } => Ok(created(&view, &new)),
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(&queue)),
-    }
+    let view = api.change(&queue, api.auto_create, change).await?;
+    Ok(created(&view, &new))
 }
 
 /// Create a webhook, or set all its fields, by id
@@ -192,12 +189,9 @@ pub async fn put_webhook(
         hooks.push(HookChange::Set(Box::new(new)));
         Ok(Change { hooks, ..Change::default() })
     };
-    match api.store.change(&queue, api.auto_create, change).await? {
-        Decision::Changed { view, .. } if is_new => Ok(created(&view, find(&view, &id)?)),
-        Decision::Changed { view, .. } => Ok(Json(show(&view, find(&view, &id)?, given.is_some())).into_response()),
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(&queue)),
-    }
+    let view = api.change(&queue, api.auto_create, change).await?;
+    let webhook = find(&view, &id)?;
+    Ok(if is_new { created(&view, webhook) } else { Json(show(&view, webhook, given.is_some())).into_response() })
 }
 
 /// List the webhooks of a queue by id
@@ -218,8 +212,7 @@ pub async fn list_webhooks(
 ) -> Result<Json<ListOut<WebhookOut>>, Problem> {
     let limit = query.limit()?;
     let after = query.get("cursor").map(read_place).transpose()?;
-    let view = api.store.describe(&queue).await.map_err(Problem::of_read)?;
-    let view = view.ok_or_else(|| Problem::queue_not_found(&queue))?;
+    let view = api.view(&queue).await?;
     let mut rest = view.webhooks.iter().filter(|w| after.as_ref().is_none_or(|after| w.id > *after)).peekable();
     let page: Vec<&Webhook> = rest.by_ref().take(limit).collect();
     let next_cursor = page.last().filter(|_| rest.peek().is_some()).map(|w| cursor(&[w.id.as_str().into()]));
@@ -245,8 +238,7 @@ pub async fn get_webhook(
     WebhookPath(queue, id): WebhookPath,
     _: NoQuery,
 ) -> Result<Json<WebhookOut>, Problem> {
-    let view = api.store.describe(&queue).await.map_err(Problem::of_read)?;
-    let view = view.ok_or_else(|| Problem::queue_not_found(&queue))?;
+    let view = api.view(&queue).await?;
     Ok(Json(show(&view, find(&view, &id)?, false)))
 }
 
@@ -286,14 +278,9 @@ pub async fn patch_webhook(
         hooks.push(HookChange::Set(Box::new(new)));
         Ok(Change { hooks, ..Change::default() })
     };
-    match api.store.change(&queue, false, change).await? {
-        Decision::Changed { view, .. } => {
-            let webhook = view.webhook(&id).ok_or_else(|| Problem::webhook_not_found(&id))?;
-            Ok(Json(show(&view, webhook, secret_set)))
-        }
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(&queue)),
-    }
+    let view = api.change(&queue, false, change).await?;
+    let webhook = view.webhook(&id).ok_or_else(|| Problem::webhook_not_found(&id))?;
+    Ok(Json(show(&view, webhook, secret_set)))
 }
 
 /// Unregister a webhook
@@ -315,9 +302,6 @@ pub async fn delete_webhook(
         }
         None => Err(Problem::webhook_not_found(&id)),
     };
-    match api.store.change(&queue, false, change).await? {
-        Decision::Changed { .. } => Ok(StatusCode::NO_CONTENT),
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(&queue)),
-    }
+    api.change(&queue, false, change).await?;
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -56,8 +56,7 @@ pub async fn test_webhook(
         PayloadError::TooLarge { .. } => Problem::new(Kind::TooLarge, error.to_string()),
         PayloadError::TooDeep => Problem::field("payload", error.to_string()),
     })?;
-    let view = api.store.describe(&queue).await.map_err(Problem::of_read)?;
-    let view = view.ok_or_else(|| Problem::queue_not_found(&queue))?;
+    let view = api.view(&queue).await?;
     let webhook = find(&view, &id)?;
     let parse = |(name, value): &(String, String)| Some((name.parse().ok()?, value.parse().ok()?));
     let call = Call {

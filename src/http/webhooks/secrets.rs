@@ -11,7 +11,7 @@ use crate::{
         problem::Problem,
         wire::{Json, WebhookOut, read_rotation},
     },
-    store::{Change, Decision, HookChange, QueueView},
+    store::{Change, HookChange, QueueView},
 };
 
 /// Give a webhook a new secret
@@ -37,9 +37,6 @@ pub async fn rotate_webhook_secret(
         let new = find(view, &id)?.clone().rotated(next.clone(), grace, view.now);
         Ok(Change { hooks: vec![HookChange::Set(Box::new(new))], ..Change::default() })
     };
-    match api.store.change(&queue, false, change).await? {
-        Decision::Changed { view, .. } => Ok(Json(show(&view, find(&view, &id)?, true))),
-        Decision::Refused(problem) => Err(problem),
-        Decision::NoQueue => Err(Problem::queue_not_found(&queue)),
-    }
+    let view = api.change(&queue, false, change).await?;
+    Ok(Json(show(&view, find(&view, &id)?, true)))
 }
