@@ -162,13 +162,12 @@ async fn f9_control_a_cluster_loses_primaries_and_nobody_waited_for_replicas() {
     assert!(!outcome.findings.lost.is_empty(), "what only the primary had is gone");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn f10_sentinels_fail_over() {
-    let trial = Trial::of("F10", "Sentinel trio, durability replica: SIGKILL of the primary");
-    let (tasks, kills, full) = (trial.size(2_500), trial.size(2), trial.full);
+/// The primary is killed so often, its replicas behind it or not. Gives the outcome and when that was.
+async fn sentinels_fail_over(trial: Trial, level: &str, kills: usize, ahead: bool) -> (Outcome, Vec<(i64, String)>) {
+    let tasks = trial.size(2_500);
     let mut rng = trial.rng("faults");
     let mut all = Sentinels::start_with(&["--appendonly", "yes", "--appendfsync", "always"], None, None).await;
-    let setup = on_sentinels(&all).flag("--durability", "replica");
+    let setup = on_sentinels(&all).flag("--durability", level);
     let mut rig = Rig::start(trial, setup, 2, Load::new(tasks, secs(8) * kills as u32)).await;
     rig.begin();
     rig.forgets = true;
@@ -176,19 +175,45 @@ async fn f10_sentinels_fail_over() {
     for _ in 0..kills {
         sleep(ms(rng.u64(800..1_500))).await;
         let primary = all.primary().await;
+        let replicas: Vec<usize> = (0..all.nodes.len()).filter(|at| ahead && *at != primary).collect();
+        replicas.iter().for_each(|at| all.nodes[*at].freeze());
+        if ahead {
+            // What is in their sockets would still be read.
+            let _: i64 = all.nodes[primary].command(&["CLIENT", "KILL", "TYPE", "replica"]).await;
+            sleep(DOWN_AFTER / 2).await;
+        }
         all.nodes[primary].kill9();
         let at = now_ms();
+        replicas.iter().for_each(|at| all.nodes[*at].thaw());
         all.primary_other_than(primary).await;
         all.nodes[primary].restart().await;
         all.settled().await;
         killed.push((at, String::new()));
         rig.fault("failover", at - BEFORE_MS..=now_ms() + REPEATS_MS);
     }
-    let outcome = rig.finish().await;
+    (rig.finish().await, killed)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f10_sentinels_fail_over() {
+    let trial = Trial::of("F10", "Sentinel trio, durability replica: SIGKILL of the primary");
+    let (kills, full) = (trial.size(2), trial.full);
+    let (outcome, killed) = sentinels_fail_over(trial, "replica", kills, false).await;
     let gap = longest_gap(&outcome, &killed);
     println!("no POST was acknowledged for {gap} ms, at most");
     outcome.passes();
     assert!(gap <= DOWN_AFTER.as_millis() as i64 + slack(full), "{gap} ms");
+}
+
+/// If nothing were lost here, the trial above would prove nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f10_control_sentinels_fail_over_and_nobody_waited_for_replicas() {
+    let trial = Trial::of(
+        "F10 control",
+        "Sentinel trio, durability disk: a primary ahead of its replicas is killed: must lose",
+    );
+    let (outcome, _) = sentinels_fail_over(trial, "disk", 1, true).await;
+    assert!(!outcome.findings.lost.is_empty(), "what only the primary had is gone");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
