@@ -106,11 +106,11 @@ pub async fn run(shop: Arc<Shop>) {
                 Ok(Ok(agenda)) => {
                     match &agenda.trouble {
                         None => shop.health.look(),
-                        Some(error) => tracing::warn!(%error, "some of the agendas could not be read"),
+                        Some(error) => shop.told.look("some of the agendas could not be read", error),
                     }
                     dispatcher.note(agenda);
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "the agendas could not be read"),
+                Ok(Err(error)) => shop.told.look("the agendas could not be read", &error),
                 Err(error) => tracing::error!(%error, "the look at the agendas broke"),
             },
             freed = shop.slots.freed() => dispatcher.feed(&freed),
@@ -252,7 +252,7 @@ impl Dispatcher {
                 }
             }
             Err(error) => {
-                tracing::warn!(%queue, %error, "a visit failed");
+                self.shop.told.visit(&queue, &error);
                 entry.known = None;
                 Some(now + TROUBLE)
             }
