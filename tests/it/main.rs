@@ -27,6 +27,8 @@ mod cases_names;
 mod cases_outage;
 mod cases_payload;
 mod cases_records;
+#[cfg(target_os = "linux")]
+mod cases_redis;
 mod cases_retry;
 mod cases_time;
 mod cases_tls;
