@@ -129,6 +129,10 @@ fn warnings(api: &Shared, info: &RedisInfo) -> Vec<String> {
         let which = if ms > 0 { "ahead" } else { "behind" };
         warnings.push(format!("Redis's clock jumped and is {off:.1} s {which} of what is trusted; set it right"));
     }
+    let failing = api.health.failing();
+    if failing > 0 {
+        warnings.push(format!("{failing} queues cannot be visited: their tasks wait; the log says why"));
+    }
     let lost = api.store.rolled_back();
     if lost > 0 {
         warnings.push(format!("Redis lost {lost} accepted tasks (flushed, restored, or failed over), since the start"));

@@ -60,18 +60,25 @@ pub(crate) struct Shop {
     release: CancellationToken,
 }
 
-/// Lines about trouble that lasts as long as Redis is away.
+/// Lines about trouble that lasts, as while Redis is away.
 #[derive(Default)]
 struct Told {
     looks: Seldom,
     visits: Seldom,
     renewals: Seldom,
+    foreign: Seldom,
 }
 
 impl Told {
     fn look(&self, what: &str, error: &StoreError) {
         if let Some(left_out) = self.looks.turn() {
             tracing::warn!(%error, left_out, "{what}");
+        }
+    }
+
+    fn foreign(&self, name: &str) {
+        if let Some(left_out) = self.foreign.turn() {
+            tracing::warn!(name, left_out, "something in an agenda is no queue; somebody else's hands are on the data");
         }
     }
 
