@@ -18,6 +18,8 @@ mod cases_cancel;
 #[cfg(target_os = "linux")]
 mod cases_clock;
 #[cfg(target_os = "linux")]
+mod cases_damage;
+#[cfg(target_os = "linux")]
 mod cases_growth;
 mod cases_health;
 mod cases_hooks;
