@@ -21,7 +21,7 @@ use crate::{
     domain::id::QueueName,
     health::Health,
     store::{Store, StoreError},
-    telemetry::{Metrics, Seldom, Traces},
+    telemetry::{Metrics, Seldom, Traces, chain},
 };
 
 /// Even random numbers in [0, 1), for jitter; they come in from outside.
@@ -72,7 +72,7 @@ struct Told {
 impl Told {
     fn look(&self, what: &str, error: &StoreError) {
         if let Some(left_out) = self.looks.turn() {
-            tracing::warn!(%error, left_out, "{what}");
+            tracing::warn!(error = chain(error), left_out, "{what}");
         }
     }
 
@@ -84,13 +84,13 @@ impl Told {
 
     fn visit(&self, queue: &QueueName, error: &StoreError) {
         if let Some(left_out) = self.visits.turn() {
-            tracing::warn!(%queue, %error, left_out, "a visit failed");
+            tracing::warn!(%queue, error = chain(error), left_out, "a visit failed");
         }
     }
 
     fn renewal(&self, queue: &QueueName, error: &StoreError) {
         if let Some(left_out) = self.renewals.turn() {
-            tracing::warn!(%queue, %error, left_out, "leases could not be renewed");
+            tracing::warn!(%queue, error = chain(error), left_out, "leases could not be renewed");
         }
     }
 }
