@@ -5,17 +5,11 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, ApiAnswer, Gate, Receiver, RedisServer, Service, World, eventually, ms, secs, service, size, until, vitals,
+    Answer, ApiAnswer, Gate, RedisServer, Service, World, eventually, ms, secs, size, until, vitals,
     world::{TOLERANCE_MS, figure},
 };
 
 impl World {
-    /// On this Redis.
-    async fn on(redis: RedisServer) -> Self {
-        let service = Service::serve(&redis).await;
-        Self { api: service.client(), service, receiver: Receiver::start().await, redis }
-    }
-
     /// The queue's key with that ending.
     async fn key(&self, queue: &str, part: &str) -> String {
         let keys: Vec<String> = self.redis.command(&["KEYS", &format!("dp:*:{queue}:{part}")]).await;
@@ -26,14 +20,6 @@ impl World {
     async fn shard_key(&self, queue: &str, part: &str) -> String {
         let key = self.key(queue, "gate").await;
         format!("{}:{part}", &key[..=key.find('}').expect("a tag")])
-    }
-
-    /// What `duepost fsck` says; its exit code.
-    fn fsck(&self, more: &[&str]) -> (Option<i32>, Value) {
-        let url = self.redis.url();
-        let out = service::run(&[&["fsck", "--json", "--redis", &url], more].concat());
-        let told = String::from_utf8_lossy(&out.stdout).into_owned();
-        (out.status.code(), serde_json::from_str(&told).unwrap_or_else(|e| panic!("{e}: {told}")))
     }
 
     /// Repeats a call until Redis is back.
@@ -232,8 +218,7 @@ async fn c129_an_eviction_policy_is_told_and_what_it_drops_holds_up_nobody() {
     // a webhook: its queue waits, and is not looked at again and again
     let hooks: Vec<String> = it.redis.command(&["HKEYS", &it.key("q", "hooks").await]).await;
     dropped(&it.key("q", "hooks").await, &hooks[0]).await;
-    it.service = Service::serve(&it.redis).await;
-    it.api = it.service.client();
+    it.turn_to(Service::serve(&it.redis).await);
     let came = it.receiver.count();
     it.schedule("q", json!({"id": "hookless", "payload": 1})).await;
     tokio::time::sleep(secs(1)).await;
@@ -280,7 +265,7 @@ async fn c133_the_dispatcher_goes_on_after_everything_that_it_cannot_read() {
         }
         tokio::time::sleep(ms(200)).await;
     }
-    assert!(it.service.stderr().contains("a visit failed"), "{}", it.service.stderr());
+    eventually(secs(10), async || it.service.stderr().contains("WRONGTYPE")).await;
     it.redis.command::<()>(&["RENAME", "away", &due]).await;
     it.receiver.wait_for_task("wrong-type", secs(20)).await;
     eventually(secs(10), async || !warns().await.contains("cannot be visited")).await;

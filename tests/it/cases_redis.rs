@@ -30,8 +30,7 @@ async fn c115_a_service_that_was_refused_is_let_in_again() {
     let redis =
         RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "no", "--requirepass", "right"]).await;
     redis.command::<()>(&["ACL", "SETUSER", "admin", "on", ">admin", "~*", "&*", "+@all"]).await;
-    let service = Service::serve(&redis).await;
-    let it = World { api: service.client(), service, receiver: Receiver::start().await, redis };
+    let it = World::on(redis).await;
     it.webhook("q", "/hook").await;
     it.sentinel("q", "before").await;
 
@@ -61,6 +60,9 @@ async fn c115_a_service_that_was_refused_is_let_in_again() {
             tokio::time::sleep(ms(50)).await;
         }
         assert!(it.receiver.of_task(&due).is_empty(), "{fault}: refused, and yet delivered");
+
+        let told = if kills { "AuthenticationFailed" } else { "run this command" };
+        eventually(secs(15), async || it.service.stderr().contains(told)).await;
 
         as_admin::<()>(&it.redis, ends).await;
         eventually(secs(30), async || ready().await == 200).await;

@@ -32,6 +32,7 @@ mod cases_records;
 #[cfg(target_os = "linux")]
 mod cases_redis;
 mod cases_retry;
+mod cases_shutdown;
 mod cases_time;
 mod cases_tls;
 #[cfg(target_os = "linux")]
