@@ -2,7 +2,7 @@
 //! ever read by its callers; asking changes nothing.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ pub struct Health {
     start: Instant,
     beat_ms: AtomicU64,
     look_ms: AtomicU64,
+    failing: AtomicUsize,
     stopping: AtomicBool,
 }
 
@@ -26,6 +27,7 @@ impl Default for Health {
             start: Instant::now(),
             beat_ms: AtomicU64::new(0),
             look_ms: AtomicU64::new(0),
+            failing: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         }
     }
@@ -56,6 +58,17 @@ impl Health {
     #[must_use]
     pub fn is_looking(&self) -> bool {
         self.is_recent(&self.look_ms)
+    }
+
+    /// How many queues could not be visited when it was last tried.
+    #[must_use]
+    pub fn failing(&self) -> usize {
+        self.failing.load(Ordering::Relaxed)
+    }
+
+    /// Says so; only the dispatcher knows.
+    pub fn set_failing(&self, queues: usize) {
+        self.failing.store(queues, Ordering::Relaxed);
     }
 
     fn is_recent(&self, at_ms: &AtomicU64) -> bool {

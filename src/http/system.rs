@@ -26,6 +26,7 @@ use crate::{
 
 /// How long Redis may take to answer for the service to be ready; the answer as a whole takes less than a second.
 const READY_WITHIN: Duration = Duration::from_millis(700);
+const REFUSED: &str = "Redis refuses the service: credentials or permissions";
 /// How long the depths of a scrape may take; without them it shows what this process did.
 const SCRAPE_WITHIN: Duration = Duration::from_secs(5);
 /// Queues whose depths a scrape reads.
@@ -77,7 +78,7 @@ pub async fn get_readyz(State(api): State<Shared>, _: NoQuery) -> Result<Json<Re
         Err(_) => return Err(not_ready("Redis does not answer in time")),
         Ok(Err(error)) => {
             let why = match error.fate() {
-                Fate::NotReady => "Redis refuses the service: credentials or permissions",
+                Fate::NotReady => REFUSED,
                 _ => "Redis does not answer",
             };
             tracing::debug!(%error, "not ready");
@@ -85,6 +86,9 @@ pub async fn get_readyz(State(api): State<Shared>, _: NoQuery) -> Result<Json<Re
         }
         Ok(Ok(info)) => info,
     };
+    if api.store.was_refused() {
+        return Err(not_ready(REFUSED));
+    }
     if !info.last_write_ok {
         return Err(not_ready("Redis cannot write its append-only file"));
     }
@@ -124,6 +128,10 @@ fn warnings(api: &Shared, info: &RedisInfo) -> Vec<String> {
         let off = Duration::from_millis(ms.unsigned_abs()).as_secs_f64();
         let which = if ms > 0 { "ahead" } else { "behind" };
         warnings.push(format!("Redis's clock jumped and is {off:.1} s {which} of what is trusted; set it right"));
+    }
+    let failing = api.health.failing();
+    if failing > 0 {
+        warnings.push(format!("{failing} queues cannot be visited: their tasks wait; the log says why"));
     }
     let lost = api.store.rolled_back();
     if lost > 0 {

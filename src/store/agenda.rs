@@ -32,11 +32,13 @@ pub struct Agenda {
     pub seqs: Vec<Option<u64>>,
     /// Why some shards were not read.
     pub trouble: Option<StoreError>,
+    /// Something in an agenda that is no queue's name.
+    pub foreign: Option<String>,
 }
 
 impl Agenda {
     fn new(now: UnixMs) -> Self {
-        Self { now, soon: Vec::new(), seqs: vec![None; usize::from(SHARDS)], trouble: None }
+        Self { now, soon: Vec::new(), seqs: vec![None; usize::from(SHARDS)], trouble: None, foreign: None }
     }
 
     /// A count that fell means that writes were rolled back.
@@ -47,9 +49,10 @@ impl Agenda {
 
     fn take(&mut self, pairs: &mut Reply) -> Result<(), StoreError> {
         while pairs.left() > 0 {
-            let (queue, at) = (pairs.text()?, pairs.int()?);
-            if let Ok(queue) = QueueName::parse(&queue) {
-                self.soon.push((queue, UnixMs(at)));
+            let (name, at) = (pairs.bytes()?, pairs.int()?);
+            match std::str::from_utf8(&name).ok().and_then(|name| QueueName::parse(name).ok()) {
+                Some(queue) => self.soon.push((queue, UnixMs(at))),
+                None => self.foreign = Some(name.escape_ascii().to_string()), // it holds up nobody
             }
         }
         Ok(())

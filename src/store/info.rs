@@ -36,6 +36,13 @@ pub struct RedisInfo {
 }
 
 impl Store {
+    /// Whether Redis refused a call for want of credentials or permissions in the last five seconds. Asking for its
+    /// version needs less than the work does.
+    #[must_use]
+    pub fn was_refused(&self) -> bool {
+        self.inner.topology.calm.was_refused_within(ANSWER_WITHIN)
+    }
+
     /// Asks each primary for its version and clock, and whether it will keep what it is given. For start and readiness;
     /// writes nothing.
     ///

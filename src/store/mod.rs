@@ -81,7 +81,10 @@ use self::{
     waiting::Waiting,
     waits::Waits,
 };
-use crate::{domain::id::QueueName, telemetry::Metrics};
+use crate::{
+    domain::id::QueueName,
+    telemetry::{Metrics, Seldom},
+};
 
 /// What the store needs to know.
 #[derive(Debug, Clone)]
@@ -112,6 +115,8 @@ struct Inner {
     seqs: Seqs,
     pressure: Pressure,
     standings: Standings,
+    /// Lines about outcomes that are not settled.
+    unsettled: Seldom,
     bell: Bell,
     topology: Arc<Topology>,
     /// Calls of clients that change something.
@@ -153,6 +158,7 @@ impl Store {
             seqs: Seqs::default(),
             pressure: Pressure::default(),
             standings: Standings::default(),
+            unsettled: Seldom::default(),
             bell: Bell::default(),
             writes: lane(),
             waits: Waits::start(lane()),

@@ -1,12 +1,16 @@
 //! One Redis process: where it is, and the pool that makes and checks connections to it. Pools are by node, so deadpool's
 //! plain manager serves every topology; which node is whose primary is the [topology](super::topology)'s to know.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use deadpool_redis::{
-    Connection, Manager, Pool, PoolConfig, Runtime, Timeouts,
+    Connection, Manager, Pool, PoolConfig, PoolError, Runtime, TimeoutType, Timeouts,
     redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::StoreError;
@@ -17,6 +21,9 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections to a node at most: the lanes, and a few beside them.
 const MAX_CONNECTIONS: usize = 8;
+/// After a connection that could not be made, none is tried for so long, growing from the first to the second. Calls that
+/// want one meanwhile get the same error: they are many, and Redis may be just coming up.
+const NOT_AGAIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 
 /// How every connection is made.
 pub fn connection_config() -> AsyncConnectionConfig {
@@ -52,6 +59,14 @@ pub struct Node {
     /// It is nobody's primary any more: what is under way there is worth nothing.
     pub gone: CancellationToken,
     pool: Pool,
+    refused: Mutex<Option<Refused>>,
+}
+
+/// The last connection could not be made.
+struct Refused {
+    why: Arc<PoolError>,
+    until: Instant,
+    pause: Duration,
 }
 
 impl Node {
@@ -67,7 +82,13 @@ impl Node {
         let pool = Pool::builder(manager).config(pool).runtime(Runtime::Tokio1).build();
         let pool = pool.map_err(|e| RedisError::from(std::io::Error::other(e.to_string())))?;
         let name = info.addr().to_string();
-        Ok(Arc::new(Self { name, client: Client::open(info)?, gone: CancellationToken::new(), pool }))
+        Ok(Arc::new(Self {
+            name,
+            client: Client::open(info)?,
+            gone: CancellationToken::new(),
+            pool,
+            refused: Mutex::default(),
+        }))
     }
 
     /// Takes a connection out of the pool.
@@ -75,7 +96,22 @@ impl Node {
     /// # Errors
     /// There is none to be had.
     pub async fn checkout(&self) -> Result<Connection, StoreError> {
-        self.pool.get().await.map_err(|e| StoreError::Connect(Arc::new(e)))
+        if let Some(refused) = &*self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+            && Instant::now() < refused.until
+        {
+            return Err(StoreError::Connect(Arc::clone(&refused.why)));
+        }
+        let taken = self.pool.get().await.map_err(Arc::new);
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match &taken {
+            Ok(_) => *refused = None,
+            Err(why) if matches!(**why, PoolError::Backend(_) | PoolError::Timeout(TimeoutType::Create)) => {
+                let pause = refused.as_ref().map_or(NOT_AGAIN.0, |last| (last.pause * 2).min(NOT_AGAIN.1));
+                *refused = Some(Refused { why: Arc::clone(why), until: Instant::now() + pause, pause });
+            }
+            Err(_) => {} // all are in use
+        }
+        taken.map_err(StoreError::Connect)
     }
 
     /// Sends plain commands on a connection of the pool.

@@ -14,7 +14,7 @@ use deadpool_redis::{
 use tokio::time::Instant;
 
 use super::{
-    error::{self, StoreError},
+    error::{self, Fate, StoreError},
     keys::SHARDS,
     node::{CONNECT_TIMEOUT, Node},
     script::Call,
@@ -296,7 +296,11 @@ impl Lane {
             } else if matches!(cause.kind(), ErrorKind::Server(kind) if error::is_about_topology(kind)) {
                 self.topology.suspect();
             }
-            StoreError::Call { call, cause, unknown: false }
+            let error = StoreError::Call { call, cause, unknown: false };
+            if error.fate() == Fate::NotReady {
+                self.topology.calm.refuse();
+            }
+            error
         })
     }
 }

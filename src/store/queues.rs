@@ -142,7 +142,8 @@ impl Store {
     /// See [`StoreError::fate`].
     pub async fn create_queue(&self, queue: &QueueName, settings: &Settings) -> Result<bool, StoreError> {
         // Under a rev that no queue ever has, the script changes nothing about one that is there.
-        Ok(self.gate(queue, "x", Some(settings), &Change::default(), &[]).await? == Gated::Changed { created: true })
+        let gated = self.gate(queue, "x", Some(settings), &Change::default(), &[]).await?;
+        Ok(matches!(gated, Gated::Changed { created: true, .. }))
     }
 
     /// Changes a queue and its webhooks: reads, asks `decide`, writes if nobody else did meanwhile, else again.
@@ -178,8 +179,8 @@ impl Store {
                 Gated::Conflict => {}
                 Gated::NoQueue if !create => return Ok(Decision::NoQueue),
                 Gated::NoQueue => {}
-                Gated::Changed { .. } => {
-                    let mut view = QueueView { rev: view.rev + 1, webhooks, ..view };
+                Gated::Changed { rev, .. } => {
+                    let mut view = QueueView { rev, webhooks, ..view };
                     for change in &change.hooks {
                         if let HookChange::Free(id) | HookChange::Remove(id) = change {
                             view.holds.free(id.as_str());
@@ -235,8 +236,8 @@ impl Store {
             "no_queue" => Ok(Gated::NoQueue),
             "conflict" => Ok(Gated::Conflict),
             "ok" => {
-                reply.int()?;
-                Ok(Gated::Changed { created: reply.int()? == 1 })
+                let rev = reply.int()?.unsigned_abs();
+                Ok(Gated::Changed { rev, created: reply.int()? == 1 })
             }
             _ => reply.unexpected(),
         }
@@ -301,7 +302,7 @@ impl Store {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Gated {
-    Changed { created: bool },
+    Changed { rev: u64, created: bool },
     Conflict,
     NoQueue,
 }

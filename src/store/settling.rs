@@ -11,10 +11,13 @@ use super::{
     notes::{self, Note},
     script,
 };
-use crate::domain::{
-    id::QueueName,
-    round::{Progress, Verdict},
-    time::UnixMs,
+use crate::{
+    domain::{
+        id::QueueName,
+        round::{Progress, Verdict},
+        time::UnixMs,
+    },
+    telemetry::chain,
 };
 
 /// A settlement is sent again after these pauses, growing from the first to the second.
@@ -210,7 +213,9 @@ impl Store {
                 tracing::warn!(queue = %lease.queue, uid = %lease.uid, %error, "a claim is left to the end of its lease");
                 return None;
             }
-            tracing::warn!(queue = %lease.queue, uid = %lease.uid, %error, tries, "an outcome is not settled yet");
+            if let Some(left_out) = self.inner.unsettled.turn() {
+                tracing::warn!(queue = %lease.queue, uid = %lease.uid, error = chain(&error), tries, left_out, "an outcome is not settled yet");
+            }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSES.1);
         }

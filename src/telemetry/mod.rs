@@ -6,6 +6,7 @@
 mod alarms;
 mod depth;
 pub mod metrics;
+mod seldom;
 pub mod traces;
 pub mod window;
 
@@ -17,6 +18,7 @@ use crate::config::LogFormat;
 pub use alarms::Alarms;
 pub use depth::QueueDepth;
 pub use metrics::{CONTENT_TYPE, Metrics, QueueMetrics};
+pub use seldom::Seldom;
 pub use traces::Traces;
 
 /// The log cannot be set up.

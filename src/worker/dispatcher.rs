@@ -45,6 +45,8 @@ struct Entry {
     rung: bool,
     /// It stands in [`Dispatcher::waiting`], once.
     waiting: bool,
+    /// Its last visit failed.
+    failed: bool,
     known: Option<Arc<Known>>,
 }
 
@@ -99,6 +101,7 @@ pub async fn run(shop: Arc<Shop>) {
                     dispatcher.queues.clear(); // it does not say whose it was
                     dispatcher.starved.clear();
                     dispatcher.waiting.clear();
+                    shop.health.set_failing(0);
                     dispatcher.start_afresh();
                 }
             },
@@ -106,11 +109,14 @@ pub async fn run(shop: Arc<Shop>) {
                 Ok(Ok(agenda)) => {
                     match &agenda.trouble {
                         None => shop.health.look(),
-                        Some(error) => tracing::warn!(%error, "some of the agendas could not be read"),
+                        Some(error) => shop.told.look("some of the agendas could not be read", error),
+                    }
+                    if let Some(name) = &agenda.foreign {
+                        shop.told.foreign(name);
                     }
                     dispatcher.note(agenda);
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "the agendas could not be read"),
+                Ok(Err(error)) => shop.told.look("the agendas could not be read", &error),
                 Err(error) => tracing::error!(%error, "the look at the agendas broke"),
             },
             freed = shop.slots.freed() => dispatcher.feed(&freed),
@@ -231,6 +237,11 @@ impl Dispatcher {
         let entry = self.queues.entry(queue.clone()).or_default();
         entry.visiting = false;
         entry.known = outcome.known;
+        let failed = std::mem::replace(&mut entry.failed, outcome.result.is_err());
+        if failed != entry.failed {
+            let all = self.shop.health.failing();
+            self.shop.health.set_failing(if failed { all.saturating_sub(1) } else { all + 1 });
+        }
         let rung = std::mem::take(&mut entry.rung);
         let next = match outcome.result {
             Ok(seen) => {
@@ -252,7 +263,7 @@ impl Dispatcher {
                 }
             }
             Err(error) => {
-                tracing::warn!(%queue, %error, "a visit failed");
+                self.shop.told.visit(&queue, &error);
                 entry.known = None;
                 Some(now + TROUBLE)
             }

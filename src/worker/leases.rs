@@ -104,7 +104,7 @@ async fn renew(shop: &Shop, every: Duration) {
                         tracing::warn!(%queue, lost, "leases ended under attempts; a success still counts");
                     }
                 }
-                Err(error) => tracing::warn!(%queue, %error, "leases could not be renewed"),
+                Err(error) => shop.told.renewal(&queue, &error),
             }
         }
     }

@@ -18,9 +18,10 @@ mod visit;
 use self::{leases::Leases, slots::Slots};
 use crate::{
     delivery::Delivery,
+    domain::id::QueueName,
     health::Health,
-    store::Store,
-    telemetry::{Metrics, Traces},
+    store::{Store, StoreError},
+    telemetry::{Metrics, Seldom, Traces, chain},
 };
 
 /// Even random numbers in [0, 1), for jitter; they come in from outside.
@@ -50,12 +51,48 @@ pub(crate) struct Shop {
     dice: Dice,
     slots: Slots,
     leases: Leases,
+    told: Told,
     /// Attempts under way.
     attempts: TaskTracker,
     /// No new claims.
     stop: CancellationToken,
     /// What is under way is given back at once.
     release: CancellationToken,
+}
+
+/// Lines about trouble that lasts, as while Redis is away.
+#[derive(Default)]
+struct Told {
+    looks: Seldom,
+    visits: Seldom,
+    renewals: Seldom,
+    foreign: Seldom,
+}
+
+impl Told {
+    fn look(&self, what: &str, error: &StoreError) {
+        if let Some(left_out) = self.looks.turn() {
+            tracing::warn!(error = chain(error), left_out, "{what}");
+        }
+    }
+
+    fn foreign(&self, name: &str) {
+        if let Some(left_out) = self.foreign.turn() {
+            tracing::warn!(name, left_out, "something in an agenda is no queue; somebody else's hands are on the data");
+        }
+    }
+
+    fn visit(&self, queue: &QueueName, error: &StoreError) {
+        if let Some(left_out) = self.visits.turn() {
+            tracing::warn!(%queue, error = chain(error), left_out, "a visit failed");
+        }
+    }
+
+    fn renewal(&self, queue: &QueueName, error: &StoreError) {
+        if let Some(left_out) = self.renewals.turn() {
+            tracing::warn!(%queue, error = chain(error), left_out, "leases could not be renewed");
+        }
+    }
 }
 
 /// A running worker.
@@ -79,6 +116,7 @@ impl Worker {
         let shop = Arc::new(Shop {
             slots: Slots::new(config.slots, config.slots_per_webhook),
             leases: Leases::default(),
+            told: Told::default(),
             attempts: TaskTracker::new(),
             stop: CancellationToken::new(),
             release: CancellationToken::new(),

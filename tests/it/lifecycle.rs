@@ -80,6 +80,7 @@ async fn sigterm_lets_attempts_finish_and_takes_no_new_ones() {
     it.at_rest("q").await;
 }
 
+/// C170: the second SIGTERM. The rest of it is in `cases_shutdown.rs`.
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once_and_the_task_comes_again() {
     let mut it = World::start().await;
@@ -123,6 +124,7 @@ async fn a_restart_of_redis_is_survived_without_one_of_ours() {
     assert!(it.service.is_running());
 }
 
+/// C143: at rest. The rest of it is in `cases_redis.rs`.
 #[tokio::test]
 async fn an_idle_service_leaves_redis_alone() {
     let it = World::start().await;

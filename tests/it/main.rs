@@ -18,6 +18,8 @@ mod cases_cancel;
 #[cfg(target_os = "linux")]
 mod cases_clock;
 #[cfg(target_os = "linux")]
+mod cases_damage;
+#[cfg(target_os = "linux")]
 mod cases_growth;
 mod cases_health;
 mod cases_hooks;
@@ -27,7 +29,10 @@ mod cases_names;
 mod cases_outage;
 mod cases_payload;
 mod cases_records;
+#[cfg(target_os = "linux")]
+mod cases_redis;
 mod cases_retry;
+mod cases_shutdown;
 mod cases_time;
 mod cases_tls;
 #[cfg(target_os = "linux")]

@@ -125,7 +125,7 @@ async fn set_up_is_read_as_it_was_changed() {
     })
     .await;
     let after = kit.store.describe(&kit.queue).await.unwrap().unwrap();
-    assert_eq!(after.rev, before.rev + 1);
+    assert!(after.rev > before.rev);
     assert_eq!(after.queue.pause, Pause::Open);
     assert_eq!(after.queue.settings.max_in_flight, Some(3));
     assert_eq!(after.webhooks, [hook("h", true), hook("off", false)]);

@@ -1,4 +1,4 @@
--- gate: settings, pause and webhooks of a queue; creates it; rev + 1; always rings
+-- gate: settings, pause and webhooks of a queue; creates it; a higher rev; always rings
 -- KEYS  see _lib.lua
 -- ARGV  4 rev that it was read at, or '-'   5 new queue as JSON ('' = it must exist)   6 settings as JSON ('' = as they are)
 --       7 number of gate pairs g, then g x (field, value; '' deletes), then triples: 'set'|'del'|'free', webhook, JSON
@@ -10,7 +10,6 @@ call('ZREM', DUE, '')
 local created = old and 0 or 1
 if created == 1 then
   call('HSET', QUEUES, QUEUE, string.format('{"v":1,"created_at":%.0f,"settings":%s}', now, ARGV[5]))
-  call('HSET', GATE, 'rev', string.format('%.0f', now)) -- a queue made anew never repeats a rev
 elseif ARGV[6] ~= '' then
   call('HSET', QUEUES, QUEUE, string.format('{"v":1,"created_at":%.0f,"settings":%s}', cjson.decode(old).created_at or now, ARGV[6]))
 end
@@ -26,9 +25,11 @@ for i = first, #ARGV, 3 do
     if ARGV[i] == 'del' then call('HDEL', HOOKS, ARGV[i + 1]) end
   end
 end
-rev = call('HINCRBY', GATE, 'rev', 1)
+-- no rev comes twice, also if the queue was made anew or an old snapshot was restored: somebody may know it from before
+rev = string.format('%.0f', math.max(now, rev + 1))
+call('HSET', GATE, 'rev', rev)
 local pull, push = ready()
 lower(push)
 lower(step(now)) -- a changed retention is looked at soon
 ring(pull, push)
-return { 'ok', tostring(rev), created }
+return { 'ok', rev, created }

@@ -1,8 +1,11 @@
-//! A TCP link in front of a Redis that loses answers or goes silent, on command.
+//! A TCP link in front of a Redis that loses answers, is slow or goes silent, on command.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::{
@@ -13,6 +16,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::redis::RedisServer;
+
+/// How a subscription begins, on the wire.
+const SUBSCRIBE: &[u8] = b"SUBSCRIBE\r\n";
 
 pub struct Link {
     port: u16,
@@ -37,6 +43,10 @@ struct State {
     eats: Mutex<Eats>,
     eaten: AtomicUsize,
     silent: watch::Sender<bool>,
+    latency: Mutex<Duration>,
+    /// Subscriptions that were ever made, and how many of them have gone deaf since.
+    subscriptions: AtomicUsize,
+    deaf: AtomicUsize,
 }
 
 impl Link {
@@ -45,7 +55,15 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let silent = watch::Sender::new(false);
-        let state = Arc::new(State { to: redis.port(), eats: Mutex::default(), eaten: AtomicUsize::new(0), silent });
+        let state = Arc::new(State {
+            to: redis.port(),
+            eats: Mutex::default(),
+            eaten: AtomicUsize::new(0),
+            silent,
+            latency: Mutex::default(),
+            subscriptions: AtomicUsize::new(0),
+            deaf: AtomicUsize::new(0),
+        });
         let stop = CancellationToken::new();
         let (theirs, until) = (Arc::clone(&state), stop.clone());
         tokio::spawn(until.run_until_cancelled_owned(async move {
@@ -94,6 +112,21 @@ impl Link {
     pub fn silence(&self, silent: bool) {
         self.state.silent.send_replace(silent);
     }
+
+    /// From now on what is sent takes so long, in each direction.
+    pub fn delay(&self, latency: Duration) {
+        *self.state.latency.lock().unwrap_or_else(PoisonError::into_inner) = latency;
+    }
+
+    /// Subscriptions that were ever made through it.
+    pub fn subscriptions(&self) -> usize {
+        self.state.subscriptions.load(Ordering::Relaxed)
+    }
+
+    /// From now on connections with a subscription lose all that is sent, in both directions, and stay open. New ones work.
+    pub fn deafen_subscriptions(&self) {
+        self.state.deaf.store(self.subscriptions(), Ordering::Relaxed);
+    }
 }
 
 impl State {
@@ -117,10 +150,18 @@ async fn carry(client: TcpStream, state: Arc<State>) {
     let Ok(redis) = TcpStream::connect(("127.0.0.1", state.to)).await else { return };
     let _ = (client.set_nodelay(true), redis.set_nodelay(true));
     let ((mut from_client, mut to_client), (mut from_redis, mut to_redis)) = (client.into_split(), redis.into_split());
-    let doomed = Arc::new(AtomicBool::new(false));
+    let doomed = AtomicBool::new(false);
+    let subscription = AtomicUsize::new(0); // counted from 1
+    let is_deaf = || (1..=state.deaf.load(Ordering::Relaxed)).contains(&subscription.load(Ordering::Relaxed));
     let there = async {
         let mut tail = Vec::new();
         while let Some(bytes) = next(&mut from_client, &state).await {
+            if bytes.windows(SUBSCRIBE.len()).any(|w| w == SUBSCRIBE) {
+                subscription.store(1 + state.subscriptions.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+            }
+            if is_deaf() {
+                continue;
+            }
             let eats = state.eats();
             if let Eats::To(pattern) | Eats::From(pattern) = &eats {
                 tail.extend_from_slice(&bytes);
@@ -139,6 +180,9 @@ async fn carry(client: TcpStream, state: Arc<State>) {
     };
     let back = async {
         while let Some(bytes) = next(&mut from_redis, &state).await {
+            if is_deaf() {
+                continue;
+            }
             if doomed.load(Ordering::Relaxed) || matches!(state.eats(), Eats::All) {
                 state.eaten.fetch_add(1, Ordering::Relaxed);
                 break;
@@ -164,6 +208,10 @@ async fn next(from: &mut OwnedReadHalf, state: &State) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 64 * 1024];
     let n = from.read(&mut bytes).await.ok().filter(|n| *n > 0)?;
     bytes.truncate(n);
+    let latency = *state.latency.lock().unwrap_or_else(PoisonError::into_inner);
+    if !latency.is_zero() {
+        tokio::time::sleep(latency).await;
+    }
     let _ = state.silent.subscribe().wait_for(|silent| !silent).await;
     Some(bytes)
 }

@@ -7,7 +7,7 @@ use super::{
     receiver::Receiver,
     redis::RedisServer,
     secs,
-    service::Service,
+    service::{self, Builder, Service},
     wait::{eventually, until},
 };
 
@@ -24,9 +24,24 @@ pub struct World {
 
 impl World {
     pub async fn start() -> Self {
-        let redis = RedisServer::start().await;
-        let service = Service::serve(&redis).await;
+        Self::on(RedisServer::start().await).await
+    }
+
+    /// On this Redis.
+    pub async fn on(redis: RedisServer) -> Self {
+        Self::with(redis, |service| service).await
+    }
+
+    /// On this Redis, with more flags.
+    pub async fn with(redis: RedisServer, flags: impl FnOnce(Builder) -> Builder) -> Self {
+        let service = flags(Service::builder(&redis)).start().await;
         Self { api: service.client(), service, receiver: Receiver::start().await, redis }
+    }
+
+    /// From now on this service, beside or after the other.
+    pub fn turn_to(&mut self, service: Service) {
+        self.api = service.client();
+        self.service = service;
     }
 
     /// Registers the receiver's `path` for the queue, with a secret of its own; gives the secret.
@@ -89,6 +104,14 @@ impl World {
             arrived.await;
             done.await;
         }
+    }
+
+    /// What `duepost fsck` says; its exit code.
+    pub fn fsck(&self, more: &[&str]) -> (Option<i32>, Value) {
+        let url = self.redis.url();
+        let out = service::run(&[&["fsck", "--json", "--redis", &url], more].concat());
+        let told = String::from_utf8_lossy(&out.stdout).into_owned();
+        (out.status.code(), serde_json::from_str(&told).unwrap_or_else(|e| panic!("{e}: {told}")))
     }
 
     /// Waits until no task of the queue lives, then asserts that Redis holds only what retention says; gives the stats.
