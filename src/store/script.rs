@@ -1,4 +1,4 @@
-//! The scripts: one file per transition, `_lib.lua` (and where it is needed `_wanted.lua`) put before each. EVALSHA, and EVAL where Redis does not know it.
+//! The scripts: one file per transition, `_lib.lua` (and where it is needed a part of its own) put before each. EVALSHA, and EVAL where Redis does not know it.
 
 use std::sync::LazyLock;
 
@@ -125,7 +125,7 @@ scripts! {
     /// scheduled → active, and all else that is due.
     VISIT = "visit" with "_wanted";
     /// active → an end, or back.
-    SETTLE = "settle";
+    SETTLE = "settle" with "_notes";
     /// active → active.
     RENEW = "renew";
     /// → cancelled.

@@ -80,6 +80,8 @@ pub struct Lease {
     pub uid: Uid,
     /// The claim.
     pub fence: u32,
+    /// By whom and when, if it is the first claim of the content: then its run row is known.
+    pub first: Option<(ClaimKind, UnixMs)>,
 }
 
 /// A claimed task.
@@ -176,8 +178,9 @@ impl Store {
             let (record, run, due) = (taken.bytes()?, taken.bytes()?, taken.int()?);
             let uid = Uid(Uuid::from_slice(&uid).unwrap_or_default());
             let fence = u32::try_from(fence).unwrap_or(0);
+            let first = run.is_empty().then_some((visit.kind, now));
             let run = Run::decode(run.into()).unwrap_or_default();
-            let lease = Lease { queue: queue.clone(), member, uid, fence };
+            let lease = Lease { queue: queue.clone(), member, uid, fence, first };
             match read_claim(lease.clone(), record, run, UnixMs(due)) {
                 Ok(claim) => visited.claims.push(claim),
                 Err(error) => visited.damaged.push(Damaged { lease, error }),
