@@ -249,6 +249,25 @@ impl Record {
     }
 }
 
+/// The uid of a record, also of one that cannot be read: as the scripts find it.
+#[must_use]
+pub fn uid_of(member: &[u8], record: &[u8]) -> Uid {
+    let flags = record.get(1).copied().unwrap_or(0);
+    let bytes = match (flags & UID != 0, flags & EXPIRES != 0) {
+        (false, _) => member.get(1..17),
+        (true, true) => record.get(26..42),
+        (true, false) => record.get(18..34),
+    };
+    Uid(bytes.and_then(|bytes| Uuid::from_slice(bytes).ok()).unwrap_or_default())
+}
+
+/// The fence of the claim that follows upon this run row, which may be missing or damaged behind its fence.
+#[must_use]
+pub fn fence_after(run: &[u8]) -> u32 {
+    let before = run.get(1..5).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes);
+    before.saturating_add(1)
+}
+
 /// The run row that a first claim leaves.
 pub type FirstRow = [u8; 39];
 

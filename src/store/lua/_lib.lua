@@ -10,7 +10,9 @@ local UID, FINGERPRINT, EXPIRES, OPTIONS = 1, 2, 4, 8 -- flags of a record
 local CANCELLING, WAIVED, RETRIED, PUSH, PULL = 1, 2, 4, 0, 1 -- marks of a run: cancelled; expiry waived by `run`; had an attempt; kinds of a claim
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
-local NOW = string.format('%.0f', now) -- numbers are dear as arguments: Redis prints each with all its digits
+-- Numbers are dear as arguments: Redis prints each with all its digits. So is '%.0f': the digits of a float are long division.
+local function text(ms) return ms >= 1e9 and ms < 1e15 and string.format('%d%09d', ms / 1e9, ms % 1e9) or string.format('%.0f', ms) end
+local NOW = text(now)
 
 local function braked(at, floor) return floor > 0 and math.max(floor, math.min(at, floor + 4000)) or at end -- the caller's idea of now, 2 s either way
 local function has(bits, flag) return bit.band(bits or 0, flag) ~= 0 end
@@ -24,7 +26,6 @@ local function due_in(set, till, most)
   return call('EXISTS', set) == 1 and call('ZRANGE', set, '-inf', till, 'BYSCORE', 'LIMIT', '0', most) or {}
 end
 local function head(set) return tonumber(call('ZRANGE', set, '0', '0', 'WITHSCORES')[2]) end
-
 -- A damaged record has a uid too, and a bad run row counts as none. A service-made id is 0x00 and its UUID, the uid until an edit.
 local function uid_of(id, record)
   local flags, uid = string.byte(record, 2), string.sub(id, 2, 17)
@@ -64,8 +65,13 @@ local function write_run(r)
     r.uid, #r.done) .. r.done .. r.bytes
 end
 
+local read_gate -- 1 open  2 paused  3 mif  4 rate_us  5 tol_us  6 tat_us  7 keep  8 keep_dead  9 keep_max  10 rev
+local function gate()
+  read_gate = read_gate or call('HMGET', GATE, 'open', 'paused', 'mif', 'rate_us', 'tol_us', 'tat_us', 'keep', 'keep_dead', 'keep_max', 'rev')
+  return read_gate
+end
 -- Holds: webhook -> until ms;  '!' .. webhook -> holds so far of a breaker that is open, for the processes that did not open it.
-local any_holds = false -- as `ready` saw it: a queue without holds pays nothing
+local any_holds -- as `ready` saw it: a queue without holds pays nothing
 local function holds_now() -- those that are over go
   local all = any_holds and call('HGETALL', HOLDS) or {}
   for i = 1, #all, 2 do if string.byte(all[i]) ~= 33 and (tonumber(all[i + 1]) or 0) <= now then call('HDEL', HOLDS, all[i]) end end
@@ -75,31 +81,30 @@ end
 local function ready()
   local due = head(DUE)
   if not due then return end
-  local g = call('HMGET', GATE, 'open', 'paused', 'mif', 'rate_us', 'tol_us', 'tat_us')
+  local g = gate()
   local at = math.max(due, tonumber(g[2] or 0))
   if at >= NEVER then return end
   if g[3] and call('ZCARD', ACTIVE) >= tonumber(g[3]) then at = math.max(at, head(ACTIVE) or NEVER) end
   if g[4] then at = math.max(at, math.ceil((tonumber(g[6] or 0) - tonumber(g[5] or 0)) / 1000)) end
   if not g[1] or g[1] == '' then return at end
   local free = NEVER
-  any_holds = call('EXISTS', HOLDS) == 1
+  if any_holds ~= false then any_holds = call('EXISTS', HOLDS) == 1 end
   if not any_holds then free = 0 else
     for hook in string.gmatch(g[1], '%S+') do free = math.min(free, tonumber(call('HGET', HOLDS, hook) or 0)) end
   end
   return at, math.max(at, free)
 end
 local function ring(pull, push) call('PUBLISH', string.match(AGENDA, '^(.-):{') .. ':bell', QUEUE .. ' ' .. (pull or '-') .. ' ' .. (push or '-')) end
-local function lower(at) if at then call('ZADD', AGENDA, 'LT', at, QUEUE) end end -- too early costs a visit, too late is a bug
+local function lower(at) if at then call('ZADD', AGENDA, 'LT', text(at), QUEUE) end end -- too early costs a visit, too late is a bug
 local function ring_if_earlier(before) -- before: head of due when the script began
   if (head(DUE) or NEVER) < before then
     local pull, push = ready()
     lower(push) ring(pull, push)
   end
 end
-
 -- Retention goes in steps of 10 s. A gate that was lost keeps everything for a day.
-local function keeps(set) return tonumber(call('HGET', GATE, set == DEAD and 'keep_dead' or 'keep') or 86400000) end
-local function most_kept() return tonumber(call('HGET', GATE, 'keep_max') or NEVER) end
+local function keeps(set) return tonumber(gate()[set == DEAD and 8 or 7] or 86400000) end
+local function most_kept() return tonumber(gate()[9] or NEVER) end
 local function step(at) return (math.floor(at / 10000) + 1) * 10000 end
 local function bump(counter, by) if by ~= 0 then call('HINCRBY', TOTALS, counter, by) end end
 local function repeated(n) if n > 0 then call('ZREM', DUE, '') bump('replays', n) end end -- writes, so that WAIT covers what it repeats
@@ -116,7 +121,6 @@ local function finish(id, set, counter)
   call('ZREM', ACTIVE, id) call('ZREM', DUE, id) call('ZREM', EXPIRY, id)
   bump(counter, 1)
 end
-
 -- The states and their sets; made only when somebody asks.
 local function places()
   return { { 'scheduled', DUE }, { 'active', ACTIVE }, { 'completed', COMPLETED }, { 'dead', DEAD }, { 'cancelled', CANCELLED },

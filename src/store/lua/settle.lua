@@ -10,12 +10,11 @@
 --       completed | scheduled | dead | expired | cancelled | lease_lost | gone | late | already; then now.
 -- O(n log m). Runs at maxmemory, because its first write frees.
 call('ZREM', DUE, '')
-local gate = call('HMGET', GATE, 'mif', 'keep', 'keep_dead', 'keep_max', 'rev')
-local full, drop, first = gate[1] and call('ZCARD', ACTIVE) >= tonumber(gate[1]), ARGV[4] == '1', 7 + 7 * ARGV[6]
-local kept, dead_kept = tonumber(gate[2] or 86400000), tonumber(gate[3] or 86400000)
-for i = 7, first - 1, 7 do note(gate[5], unpack(ARGV, i, i + 6)) end
+local mif, kept, dead_kept, drop, first = gate()[3], keeps(COMPLETED), keeps(DEAD), ARGV[4] == '1', 7 + 7 * ARGV[6]
+local full = mif and call('ZCARD', ACTIVE) >= tonumber(mif)
+for i = 7, first - 1, 7 do note(gate()[10], unpack(ARGV, i, i + 6)) end
 local function come_to(set) -- tasks were put there: the instant at which they go
-  local over = set ~= DEAD and call('ZCARD', set) > tonumber(gate[4] or NEVER)
+  local over = set ~= DEAD and call('ZCARD', set) > most_kept()
   lower(step(over and now or now + (set == DEAD and dead_kept or kept)))
 end
 
