@@ -167,13 +167,12 @@ impl Store {
         let mut instant = || reply.int().map(|ms| (ms >= 0).then_some(UnixMs(ms)));
         let (pull, push, agenda) = (instant()?, instant()?, instant()?);
         let rev = u64::try_from(reply.int()?).unwrap_or(0);
-        let mut taken = reply.list()?;
-        let holds = Holds::read(reply.list()?.pairs()?);
-        let claims = Vec::with_capacity(taken.left() / 4);
+        let taken = usize::try_from(reply.int()?).unwrap_or(0);
+        let (claims, holds) = (Vec::with_capacity(taken.min(reply.left())), Holds::default());
         let mut visited = Visited { now, trusted, push, pull, agenda, rev, claims, damaged: Vec::new(), holds };
-        while taken.left() > 0 {
-            let (member, record) = (taken.bytes()?, taken.bytes()?);
-            let (run, due) = (taken.bytes()?, taken.int()?);
+        for _ in 0..taken {
+            let (member, record) = (reply.bytes()?, reply.bytes()?);
+            let (run, due) = (reply.bytes()?, reply.int()?);
             let first = run.is_empty().then_some((visit.kind, now));
             let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();
@@ -183,6 +182,7 @@ impl Store {
                 Err(error) => visited.damaged.push(Damaged { lease, error }),
             }
         }
+        visited.holds = Holds::read(reply.pairs()?);
         Ok(visited)
     }
 

@@ -1,11 +1,12 @@
--- Put before every script. A task's state is the set that holds its id; each script works on one queue.
+-- Put before every script. A task's state is the set that holds its id; each script works on one queue. What only some scripts use is
+-- in parts of its own: each closure is made anew for each call, and costs.
 -- KEYS  1 agenda  2 queues  3 seq  4 gate  5 holds  6 due  7 active  8 dead  9 completed  10 cancelled  11 expired
 --       12 expiry  13 tasks  14 runs  15 hooks  16 totals                     (all of them, in this order, in every script)
 -- ARGV  1 clock offset ms (tests)   2 cap or floor ms, see the script   3 queue   4… see the script
 -- record  version 1 | flags 1 | created 8 | run_at 8 | [expires 8] | [uid 16] | [fingerprint 16] | [length 4, options] | payload
 -- run     version 1 | fence 4 | kind 1 | reclaims 2 | lapses 4 | marks 1 | claimed 8 | uid 16 | length 2, webhooks | Rust's bytes
 local AGENDA,QUEUES,SEQ,GATE,HOLDS,DUE,ACTIVE,DEAD,COMPLETED,CANCELLED,EXPIRED,EXPIRY,TASKS,RUNS,HOOKS,TOTALS = unpack(KEYS)
-local call, QUEUE, NEVER, memory_full = redis.call, ARGV[3], 9e15, false
+local call, QUEUE, NEVER = redis.call, ARGV[3], 9e15
 local UID, FINGERPRINT, EXPIRES, OPTIONS = 1, 2, 4, 8 -- flags of a record
 local CANCELLING, WAIVED, RETRIED, PUSH, PULL = 1, 2, 4, 0, 1 -- marks of a run: cancelled; expiry waived by `run`; had an attempt; kinds of a claim
 local time = call('TIME')
@@ -16,15 +17,6 @@ local NOW = text(now)
 
 local function braked(at, floor) return floor > 0 and math.max(floor, math.min(at, floor + 4000)) or at end -- the caller's idea of now, 2 s either way
 local function has(bits, flag) return bit.band(bits or 0, flag) ~= 0 end
--- Most sets are empty most of the time, and asking that is cheap.
-local function filled(sets)
-  local some = {}
-  for _, set in ipairs(sets) do if call('EXISTS', set) == 1 then some[#some + 1] = set end end
-  return some
-end
-local function due_in(set, till, most)
-  return call('EXISTS', set) == 1 and call('ZRANGE', set, '-inf', till, 'BYSCORE', 'LIMIT', '0', most) or {}
-end
 local function head(set) return tonumber(call('ZRANGE', set, '0', '0', 'WITHSCORES')[2]) end
 -- A damaged record has a uid too, and a bad run row counts as none. A service-made id is 0x00 and its UUID, the uid until an edit.
 local function uid_of(id, record)
@@ -37,21 +29,6 @@ local function uid_of(id, record)
 end
 local function expires_of(record)
   if has(string.byte(record, 2), EXPIRES) and #record >= 26 then return (struct.unpack('>i8', record, 19)) end
-end
--- A record without its payload; nothing where it is damaged or missing, which Rust tells from a good one.
-local function front_of(record)
-  local flags = string.byte(record, 2)
-  local at = 19 + (has(flags, EXPIRES) and 8 or 0) + (has(flags, UID) and 16 or 0) + (has(flags, FINGERPRINT) and 16 or 0)
-  if has(flags, OPTIONS) then at = at + 4 + struct.unpack('>I4', record, at) end
-  return string.sub(record, 1, at - 1)
-end
-local function head_of(record)
-  local ok, front = pcall(front_of, record)
-  return ok and front or ''
-end
-
-local function new_run(id, record, fence)
-  return { fence = fence or 0, kind = PUSH, reclaims = 0, lapses = 0, marks = 0, claimed = now, uid = uid_of(id, record), done = '', bytes = '' }
 end
 local function read_run(raw)
   if not raw then return end
@@ -72,11 +49,6 @@ local function gate()
 end
 -- Holds: webhook -> until ms;  '!' .. webhook -> holds so far of a breaker that is open, for the processes that did not open it.
 local any_holds -- as `ready` saw it: a queue without holds pays nothing
-local function holds_now() -- those that are over go
-  local all = any_holds and call('HGETALL', HOLDS) or {}
-  for i = 1, #all, 2 do if string.byte(all[i]) ~= 33 and (tonumber(all[i + 1]) or 0) <= now then call('HDEL', HOLDS, all[i]) end end
-  return all
-end
 -- The first instant at which a claim could take something: for pull, for push; nil = never.
 local function ready()
   local due = head(DUE)
@@ -108,19 +80,6 @@ local function most_kept() return tonumber(gate()[9] or NEVER) end
 local function step(at) return (math.floor(at / 10000) + 1) * 10000 end
 local function bump(counter, by) if by ~= 0 then call('HINCRBY', TOTALS, counter, by) end end
 local function repeated(n) if n > 0 then call('ZREM', DUE, '') bump('replays', n) end end -- writes, so that WAIT covers what it repeats
--- Puts one task among those that ended, now: its score is when. Not kept: what expires while memory is full.
-local function keep(id, set)
-  local time_kept = keeps(set)
-  if time_kept <= 0 or memory_full and set == EXPIRED then call('HDEL', TASKS, id) call('HDEL', RUNS, id) return end
-  call('ZADD', set, NOW, id)
-  local over = set ~= DEAD and call('ZCARD', set) > most_kept()
-  lower(step(over and now or now + time_kept))
-end
-local function finish(id, set, counter)
-  keep(id, set)
-  call('ZREM', ACTIVE, id) call('ZREM', DUE, id) call('ZREM', EXPIRY, id)
-  bump(counter, 1)
-end
 -- The states and their sets; made only when somebody asks.
 local function places()
   return { { 'scheduled', DUE }, { 'active', ACTIVE }, { 'completed', COMPLETED }, { 'dead', DEAD }, { 'cancelled', CANCELLED },

@@ -1,4 +1,11 @@
--- Put after _lib.lua before the scripts that need it.
+-- Put after _lib.lua before the scripts that need it: what a queue wants at which instant.
+-- Most sets are empty most of the time, and asking that is cheap.
+local function filled(sets)
+  local some = {}
+  for _, set in ipairs(sets) do if call('EXISTS', set) == 1 then some[#some + 1] = set end end
+  return some
+end
+local function due_in(set, till, most) return call('ZRANGE', set, '-inf', till, 'BYSCORE', 'LIMIT', '0', most) end
 -- Of those that ended: the oldest's instant, by how many they are too many, and the instant at which some are to go.
 local function kept_in(set)
   local oldest = head(set)

@@ -6,16 +6,17 @@
 --       held until ms, holds of its breaker, last success ms, last failure ms, failures since), 0 or '' = nothing of it,
 --       then per other task 9: id, uid, fence, verb, at ms, about (w1,w2), won (w1,w2), failed calls, Rust's bytes
 --       verb: done | retry | release | dead | expired | ack (pull).   about: webhooks that still want it, or gave up
--- Answers the number of plain ends if all of them are completed, or else 0; then a word for each task that this does not tell of:
---       completed | scheduled | dead | expired | cancelled | lease_lost | gone | late | already; then now.
+-- Answers now alone, if all were plain ends and are completed. Or the number of plain ends if they are completed, or else 0; then a word
+--       for each task that this does not tell of: completed | scheduled | dead | expired | cancelled | lease_lost | gone | late |
+--       already; then now.
 -- O(n log m). Runs at maxmemory, because its first write frees.
 call('ZREM', DUE, '')
-local mif, kept, dead_kept, drop, first = gate()[3], keeps(COMPLETED), keeps(DEAD), ARGV[4] == '1', 7 + 7 * ARGV[6]
+local mif, kept, drop, first = gate()[3], keeps(COMPLETED), ARGV[4] == '1', 7 + 7 * ARGV[6]
 local full = mif and call('ZCARD', ACTIVE) >= tonumber(mif)
 for i = 7, first - 1, 7 do note(gate()[10], unpack(ARGV, i, i + 6)) end
 local function come_to(set) -- tasks were put there: the instant at which they go
   local over = set ~= DEAD and call('ZCARD', set) > most_kept()
-  lower(step(over and now or now + (set == DEAD and dead_kept or kept)))
+  lower(step(over and now or now + keeps(set)))
 end
 
 -- Plain ends. A row that is as it was claimed tells all of its task but that it is still active, and that its removal tells.
@@ -99,7 +100,7 @@ if #items > 0 then
   end
   local sets = { completed = COMPLETED, cancelled = CANCELLED, expired = EXPIRED, dead = DEAD, scheduled = DUE, active = ACTIVE }
   for id, run in pairs(changed) do
-    local living, keep = run.place == 'scheduled' or run.place == 'active', run.place == 'dead' and dead_kept or kept
+    local living, keep = run.place == 'scheduled' or run.place == 'active', run.place == 'dead' and keeps(DEAD) or kept
     if drop and (run.place == 'completed' or run.place == 'expired') then keep = 0 end
     if run.place ~= run.was then write('ZREM', sets[run.was], id) end
     if not living and expiring then write('ZREM', EXPIRY, id) end
@@ -116,4 +117,4 @@ if #items > 0 then
 end
 if full and removed > 0 then local pull, push = ready() if pull then lower(push) ring(pull, push) end elseif before then ring_if_earlier(before) end
 answers[#answers + 1] = now
-return answers
+return #items == 0 and now or answers

@@ -3,8 +3,8 @@
 -- KEYS  see _lib.lua
 -- ARGV  2 nothing later than this ms is taken, expires or is forgotten (brake)   4 most tasks   5 most payload bytes   6 lease ms
 --       7 kind 0 push|1 pull   8 leases may end only if it is not later than this ms   9 memory is full 0|1: do not keep what expires
--- Answers {now, pull instant, push instant, agenda instant, rev, claims, hold pairs if there are claims}; -1 = never; a claim is
---       four of them: id, record, run row before it, due. Its fence is one more than that row's; no row ('') = a first claim.
+-- Answers {now, pull instant, push instant, agenda instant, rev, number of claims c, c x (id, record, run row before it, due), hold
+--       pairs if c > 0}; -1 = never. A claim's fence is one more than that row's; no row ('') = a first claim.
 -- O(n log m); pieces of 100 (retention 500). Runs at maxmemory, because its first write frees. Never sent twice.
 call('ZREM', DUE, '') memory_full = ARGV[9] == '1'
 local may_end, most, upto = now <= tonumber(ARGV[8]), math.min(tonumber(ARGV[4]), 500), math.min(now, tonumber(ARGV[2]))
@@ -59,9 +59,8 @@ for _, set in ipairs(filled({ COMPLETED, CANCELLED, EXPIRED, DEAD })) do
   end
   goes = math.min(goes, at)
 end
-
 local pull, push = ready()
-local at, claims, n = kind == PUSH and push or kind == PULL and pull, {}, 0
+local at, answer, n, claimed = kind == PUSH and push or kind == PULL and pull, { now, -1, -1, -1, gate()[10] or '0', 0 }, 0, 0
 if at and at <= now and most > 0 then
   local g, us, tat = gate(), now * 1000, nil
   if g[3] then most = math.min(most, tonumber(g[3]) - call('ZCARD', ACTIVE)) end -- ZCARD is the counter: no drift, exact over replicas
@@ -80,7 +79,7 @@ if at and at <= now and most > 0 then
     end
   end
   if n > 0 then
-    local raws, leases, rows, claimed, till = call('HMGET', RUNS, unpack(ids, 1, n)), {}, {}, 0, now + ARGV[6]
+    local raws, leases, rows, till = call('HMGET', RUNS, unpack(ids, 1, n)), {}, {}, now + ARGV[6]
     local ends, before_uid, after_uid = text(till), struct.pack('>BI4BI2I4Bi8', 1, 1, kind, 0, 0, 0, now), '\0\0' -- of a first row
     for i = 1, n do
       local id, record, raw, row = ids[i], records[i], raws[i] or '', nil
@@ -89,16 +88,13 @@ if at and at <= now and most > 0 then
       if not record then bump('ghosts', 1) call('HDEL', RUNS, id) else
         local uid = uid_of(id, record)
         if not run then row, raw = before_uid .. uid .. after_uid, '' else -- none or damaged: all first rows are alike
-          if run.uid ~= uid then -- left by other content: only its fence counts
-            run = new_run(id, record, run.fence)
-            run.claimed = 0 raw = write_run(run)
-          end
+          if run.uid ~= uid then run = new_run(id, record, run.fence, 0) raw = write_run(run) end -- left by other content
           run.fence, run.kind, run.claimed = run.fence + 1, kind, now
           row = write_run(run)
         end
         leases[2 * claimed + 1], leases[2 * claimed + 2], rows[2 * claimed + 1], rows[2 * claimed + 2] = ends, id, id, row
-        local c = 4 * claimed
-        claims[c + 1], claims[c + 2], claims[c + 3], claims[c + 4] = id, record, raw, z[2 * i]
+        local c = 6 + 4 * claimed
+        answer[c + 1], answer[c + 2], answer[c + 3], answer[c + 4] = id, record, raw, z[2 * i]
         claimed = claimed + 1
       end
     end
@@ -112,9 +108,13 @@ if at and at <= now and most > 0 then
 end
 bump('retrying', retrying)
 
-local holds = #claims > 0 and holds_now() or {}
+for i, hold in ipairs(any_holds and claimed > 0 and call('HGETALL', HOLDS) or {}) do answer[6 + 4 * claimed + i] = hold end
+for i = 7 + 4 * claimed, #answer, 2 do -- those that are over go
+  if string.byte(answer[i]) ~= 33 and (tonumber(answer[i + 1]) or 0) <= now then call('HDEL', HOLDS, answer[i]) end
+end
 if n > 0 then pull, push = ready() end
 local agenda = wanted(push, may_end, lease, expiry, goes)
 if agenda < NEVER then call('ZADD', AGENDA, text(agenda), QUEUE) else call('ZREM', AGENDA, QUEUE) end
 if before and (head(DUE) or NEVER) < before then ring(pull, push) end
-return { now, pull or -1, push or -1, agenda < NEVER and agenda or -1, gate()[10] or '0', claims, holds }
+answer[2], answer[3], answer[4], answer[6] = pull or -1, push or -1, agenda < NEVER and agenda or -1, claimed
+return answer
