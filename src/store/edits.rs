@@ -10,7 +10,7 @@ use super::{
     keys::raw_id,
     record::Record,
     script,
-    tasks::{EnqueueAnswer, push_task, read_decided, read_view, when_args},
+    tasks::{EnqueueAnswer, push_task, push_tasks, read_decided, read_view, when_args},
 };
 use crate::domain::{
     id::{QueueName, TaskId},
@@ -298,10 +298,7 @@ impl Store {
         let mut left: Vec<(usize, NewTask)> = tasks.into_iter().enumerate().collect();
         for _ in 0..ATOMIC_TRIES {
             let mut call = self.inner.call(&script::ENQUEUE, queue, self.inner.floor_ms());
-            call.arg(1);
-            for (_, task) in &left {
-                push_task(&mut call, task);
-            }
+            push_tasks(&mut call, true, left.iter().map(|(_, task)| task));
             let mut reply = Reply::new("enqueue", self.inner.persist(&call).await?)?;
             let word = reply.text()?;
             if word == "no_queue" {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::{form, keys::parse_raw_id, seal::KeyName};
+use super::{ClaimKind, Lease, form, keys::parse_raw_id, seal::KeyName};
 use crate::domain::{
     id::{QueueName, TaskId, Uid},
     payload::Payload,
@@ -247,6 +247,54 @@ impl Record {
             && untraced(&self.options) == untraced(&task.options)
             && self.payload == task.payload.bytes()
     }
+}
+
+/// The uid of a record, also of one that cannot be read: as the scripts find it.
+#[must_use]
+pub fn uid_of(member: &[u8], record: &[u8]) -> Uid {
+    let flags = record.get(1).copied().unwrap_or(0);
+    let bytes = match (flags & UID != 0, flags & EXPIRES != 0) {
+        (false, _) => member.get(1..17),
+        (true, true) => record.get(26..42),
+        (true, false) => record.get(18..34),
+    };
+    Uid(bytes.and_then(|bytes| Uuid::from_slice(bytes).ok()).unwrap_or_default())
+}
+
+/// The fence of the claim that follows upon this run row, which may be missing or damaged behind its fence.
+#[must_use]
+pub fn fence_after(run: &[u8]) -> u32 {
+    let before = run.get(1..5).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes);
+    before.saturating_add(1)
+}
+
+/// The run row that a first claim leaves.
+pub type FirstRow = [u8; 39];
+
+/// As `visit` writes it.
+#[must_use]
+pub fn first_row(lease: &Lease) -> Option<FirstRow> {
+    let (kind, claimed) = lease.first?;
+    let mut row = [0; 39];
+    row[0] = VERSION;
+    row[1..5].copy_from_slice(&lease.fence.to_be_bytes());
+    row[5] = u8::from(kind == ClaimKind::Pull);
+    row[13..21].copy_from_slice(&claimed.0.to_be_bytes());
+    row[21..37].copy_from_slice(lease.uid.0.as_bytes());
+    Some(row)
+}
+
+/// The same with webhooks that have the task and with progress; nothing where the names are too long for a row.
+#[must_use]
+pub fn ended_row(first: &FirstRow, won: &[String], progress: &[u8]) -> Option<Vec<u8>> {
+    let mut done = String::new();
+    for (i, webhook) in won.iter().enumerate().filter(|(i, webhook)| !won[..*i].contains(webhook)) {
+        done.push_str(if i == 0 { "," } else { "" });
+        done.push_str(webhook);
+        done.push(',');
+    }
+    let length = u16::try_from(done.len()).ok()?;
+    Some([&first[..37], &length.to_be_bytes(), done.as_bytes(), progress].concat())
 }
 
 /// A run row as read back.

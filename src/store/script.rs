@@ -1,4 +1,4 @@
-//! The scripts: one file per transition, `_lib.lua` (and where it is needed `_wanted.lua`) put before each. EVALSHA, and EVAL where Redis does not know it.
+//! The scripts: one file per transition, `_lib.lua` (and the parts that it needs) put before each. EVALSHA, and EVAL where Redis does not know it.
 
 use std::sync::LazyLock;
 
@@ -107,11 +107,11 @@ async fn asking(cmd: Cmd, connection: &mut MultiplexedConnection) -> Result<Valu
 }
 
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $file:literal $(with $part:literal)?;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $file:literal $(with $($part:literal)+)?;)*) => {
         $($(#[$doc])* pub static $name: LazyLock<Script> = LazyLock::new(|| {
             let parts = [
                 include_str!("lua/_lib.lua"),
-                $(include_str!(concat!("lua/", $part, ".lua")),)?
+                $($(include_str!(concat!("lua/", $part, ".lua")),)+)?
                 include_str!(concat!("lua/", $file, ".lua")),
             ];
             Script::new($file, parts.join("\n"))
@@ -123,19 +123,19 @@ scripts! {
     /// – → scheduled.
     ENQUEUE = "enqueue";
     /// scheduled → active, and all else that is due.
-    VISIT = "visit" with "_wanted";
+    VISIT = "visit" with "_ends" "_wanted";
     /// active → an end, or back.
-    SETTLE = "settle";
+    SETTLE = "settle" with "_notes";
     /// active → active.
     RENEW = "renew";
     /// → cancelled.
-    CANCEL = "cancel";
+    CANCEL = "cancel" with "_ends";
     /// PUT of a task.
     REPLACE = "replace";
     /// PATCH of a task.
     EDIT = "edit";
     /// `run` and replay.
-    REVIVE = "revive";
+    REVIVE = "revive" with "_ends";
     /// → gone, a piece at a time.
     PURGE = "purge";
     /// A queue → gone.
@@ -145,9 +145,9 @@ scripts! {
     /// Reads a queue's set-up.
     DESCRIBE = "describe";
     /// Reads a task.
-    GET = "get";
+    GET = "get" with "_fronts";
     /// Reads a page of tasks.
-    LIST = "list";
+    LIST = "list" with "_fronts";
     /// Reads a queue's figures.
     STATS = "stats";
     /// Whether ids stand where they should.

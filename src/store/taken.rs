@@ -47,7 +47,7 @@ impl Token {
     }
 
     pub(super) fn lease(self, queue: &QueueName, id: &TaskId) -> Lease {
-        Lease { queue: queue.clone(), member: raw_id(id), uid: self.uid, fence: self.fence }
+        Lease { queue: queue.clone(), member: raw_id(id), uid: self.uid, fence: self.fence, first: None }
     }
 
     /// The text that [`Self::parse`] reads.

@@ -124,10 +124,7 @@ impl Batch for Enqueues {
     async fn run(&self, queue: QueueName, jobs: Vec<NewTask>) -> Vec<Result<EnqueueAnswer, StoreError>> {
         let before = self.0.seqs.known_of(shard_of(&queue));
         let mut call = self.0.call(&script::ENQUEUE, &queue, self.0.floor_ms());
-        call.arg(0);
-        for task in &jobs {
-            push_task(&mut call, task);
-        }
+        push_tasks(&mut call, false, jobs.iter());
         let count = jobs.len();
         match self.0.persist(&call).await.and_then(|value| read_answers(value, &queue, jobs)) {
             Ok((answers, seq)) => {
@@ -142,7 +139,28 @@ impl Batch for Enqueues {
     }
 }
 
-/// A task as `enqueue` and `replace` take it.
+/// Tasks as `enqueue` takes them.
+pub(super) fn push_tasks<'t>(call: &mut Call<'_>, all_or_none: bool, tasks: impl Iterator<Item = &'t NewTask> + Clone) {
+    let records: Vec<_> = tasks.clone().map(record::encode).collect();
+    let mut packed = Vec::with_capacity(records.len() * 40);
+    for (task, record) in tasks.zip(&records) {
+        let member = task_member(task);
+        let (run_is_delay, run_ms) = (matches!(task.when, When::After(_)), when_args(task.when).1);
+        let (expires, expiry_is_delay) = (task.expires.is_some(), matches!(task.expires, Some(When::After(_))));
+        packed.push(u8::try_from(member.len()).unwrap_or(0)); // at most 128
+        packed.extend_from_slice(&member);
+        packed.extend_from_slice(&record.head);
+        packed.push(u8::from(run_is_delay) | u8::from(expires) << 1 | u8::from(expiry_is_delay) << 2);
+        packed.extend_from_slice(&run_ms.to_be_bytes());
+        packed.extend_from_slice(&task.expires.map_or(0, |expires| when_args(expires).1).to_be_bytes());
+    }
+    call.arg(u8::from(all_or_none)).arg(packed);
+    for record in records {
+        call.arg(record.rest);
+    }
+}
+
+/// A task as `replace` takes it.
 pub(super) fn push_task(call: &mut Call<'_>, task: &NewTask) {
     let record = record::encode(task);
     match &task.id {
@@ -180,7 +198,11 @@ pub(super) fn read_decided(
     jobs: Vec<NewTask>,
 ) -> Result<Vec<Result<EnqueueAnswer, StoreError>>, StoreError> {
     let base = UnixMs(reply.int()?);
-    let mut answers = reply.list()?;
+    let mut answers = reply.list_or_word()?;
+    if answers.is_word("") {
+        let made = |task| Ok(EnqueueAnswer::Done(Box::new(Enqueued::Created(created(task, base)))));
+        return Ok(jobs.into_iter().map(made).collect());
+    }
     let mut read = |task: NewTask| -> Result<EnqueueAnswer, StoreError> {
         let mut answer = answers.list_or_word()?;
         let word = answer.text()?;

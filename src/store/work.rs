@@ -2,14 +2,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use uuid::Uuid;
-
 use super::{
     Call, Reply, Store, StoreError, Value,
     keys::parse_raw_id,
     notes::Holds,
-    record::{Record, Run},
+    record::{self, Record, Run},
     script,
 };
 use crate::domain::{
@@ -18,6 +15,7 @@ use crate::domain::{
     task::TaskOptions,
     time::UnixMs,
 };
+use bytes::Bytes;
 
 /// A visit's answer may end leases no later than this after it was sent.
 const VISIT_GOOD_FOR: Duration = Duration::from_secs(1);
@@ -80,6 +78,8 @@ pub struct Lease {
     pub uid: Uid,
     /// The claim.
     pub fence: u32,
+    /// By whom and when, if it is the first claim of the content: then its run row is known.
+    pub first: Option<(ClaimKind, UnixMs)>,
 }
 
 /// A claimed task.
@@ -167,22 +167,22 @@ impl Store {
         let mut instant = || reply.int().map(|ms| (ms >= 0).then_some(UnixMs(ms)));
         let (pull, push, agenda) = (instant()?, instant()?, instant()?);
         let rev = u64::try_from(reply.int()?).unwrap_or(0);
-        let mut taken = reply.list()?;
-        let holds = Holds::read(reply.list()?.pairs()?);
-        let claims = Vec::with_capacity(taken.left() / 6);
+        let taken = usize::try_from(reply.int()?).unwrap_or(0);
+        let (claims, holds) = (Vec::with_capacity(taken.min(reply.left())), Holds::default());
         let mut visited = Visited { now, trusted, push, pull, agenda, rev, claims, damaged: Vec::new(), holds };
-        while taken.left() > 0 {
-            let (member, uid, fence) = (taken.bytes()?, taken.bytes()?, taken.int()?);
-            let (record, run, due) = (taken.bytes()?, taken.bytes()?, taken.int()?);
-            let uid = Uid(Uuid::from_slice(&uid).unwrap_or_default());
-            let fence = u32::try_from(fence).unwrap_or(0);
+        for _ in 0..taken {
+            let (member, record) = (reply.bytes()?, reply.bytes()?);
+            let (run, due) = (reply.bytes()?, reply.int()?);
+            let first = run.is_empty().then_some((visit.kind, now));
+            let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();
-            let lease = Lease { queue: queue.clone(), member, uid, fence };
+            let lease = Lease { queue: queue.clone(), member, uid, fence, first };
             match read_claim(lease.clone(), record, run, UnixMs(due)) {
                 Ok(claim) => visited.claims.push(claim),
                 Err(error) => visited.damaged.push(Damaged { lease, error }),
             }
         }
+        visited.holds = Holds::read(reply.pairs()?);
         Ok(visited)
     }
 

@@ -68,6 +68,7 @@ mod store_enqueue;
 mod store_kit;
 mod store_list;
 mod store_notes;
+mod store_plain;
 mod store_pull;
 #[allow(dead_code, reason = "a kit")]
 mod store_raw;

@@ -12,7 +12,7 @@ use duepost::{
 
 use crate::{
     store_kit::{Kit, anonymous, at, delayed, id, payload, retry_at, task, uid},
-    store_raw::{b, firsts, list, row, word},
+    store_raw::{firsts, list, rows, word},
     support::ms,
 };
 
@@ -217,12 +217,16 @@ async fn without_a_queue_nothing_is_taken() {
 async fn duplicates_within_one_batch_are_seen() {
     let kit = Kit::start().await;
     let (first, other) = (uid(), uid());
-    let mut args = vec![b(0)];
-    args.extend(row("a", first, 1, ("in", 500)));
-    args.extend(row("a", first, 1, ("in", 500)));
-    args.extend(row("a", other, 1, ("in", 500)));
-    args.extend(row("a", other, 2, ("in", 500)));
-    args.extend(row("b", uid(), 1, ("in", 0)));
+    let args = rows(
+        false,
+        &[
+            ("a", first, 1, ("in", 500)),
+            ("a", first, 1, ("in", 500)),
+            ("a", other, 1, ("in", 500)),
+            ("a", other, 2, ("in", 500)),
+            ("b", uid(), 1, ("in", 0)),
+        ],
+    );
     let answer = kit.eval("enqueue", 0, &args).await;
     assert_eq!(word(&list(&answer)[0]), "done");
     let answers = &list(&answer)[2];
@@ -245,10 +249,7 @@ async fn duplicates_within_one_batch_are_seen() {
 async fn duplicates_take_one_place_of_a_full_queue() {
     let kit = Kit::start_with(Settings { max_size: Some(1), ..Settings::default() }).await;
     let first = uid();
-    let mut args = vec![b(0)];
-    args.extend(row("a", first, 1, ("in", 500)));
-    args.extend(row("a", uid(), 1, ("in", 500)));
-    args.extend(row("b", uid(), 1, ("in", 500)));
+    let args = rows(false, &[("a", first, 1, ("in", 500)), ("a", uid(), 1, ("in", 500)), ("b", uid(), 1, ("in", 500))]);
     let answer = kit.eval("enqueue", 0, &args).await;
     assert_eq!(firsts(&list(&answer)[2]), ["created", "replayed", "full"]);
     kit.assert_sound().await;
@@ -259,9 +260,7 @@ async fn all_or_nothing_writes_nothing_when_one_is_refused() {
     let kit = Kit::start().await;
     kit.given(task("a")).await;
     let before = kit.dump().await;
-    let mut args = vec![b(1)];
-    args.extend(row("b", uid(), 1, ("in", 0)));
-    args.extend(row("a", uid(), 1, ("in", 0)));
+    let args = rows(true, &[("b", uid(), 1, ("in", 0)), ("a", uid(), 1, ("in", 0))]);
     let answer = kit.eval("enqueue", 0, &args).await;
     assert_eq!(word(&list(&answer)[0]), "refused");
     assert_eq!(firsts(&list(&answer)[2]), ["created", "exists"]);
@@ -272,9 +271,7 @@ async fn all_or_nothing_writes_nothing_when_one_is_refused() {
 async fn a_delay_counts_from_no_earlier_than_the_floor() {
     let kit = Kit::start().await;
     let floor = kit.now().await + 3000;
-    let mut args = vec![b(0)];
-    args.extend(row("a", uid(), 1, ("in", 10)));
-    args.extend(row("b", uid(), 1, ("at", 10)));
+    let args = rows(false, &[("a", uid(), 1, ("in", 10)), ("b", uid(), 1, ("at", 10))]);
     let answer = kit.eval("enqueue", floor, &args).await;
     assert_eq!(word(&list(&answer)[1]), floor.to_string());
     assert_eq!(kit.score("due", &id("a")).await, Some(floor + 10));

@@ -3,7 +3,10 @@
 use std::path::Path;
 
 use deadpool_redis::redis::{self, Value, aio};
-use duepost::{domain::id::Uid, store::keys::Keys};
+use duepost::{
+    domain::id::Uid,
+    store::{Claim, ClaimKind, Lease, keys::Keys},
+};
 use futures_util::StreamExt as _;
 
 use crate::store_kit::Kit;
@@ -12,7 +15,8 @@ use crate::store_kit::Kit;
 pub fn source(script: &str) -> String {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
     let read = |name: &str| std::fs::read_to_string(lua.join(name)).expect("a script's file");
-    [read("_lib.lua"), read("_wanted.lua"), read(&format!("{script}.lua"))].join("\n")
+    let parts = ["_lib", "_ends", "_fronts", "_notes", "_wanted", script];
+    parts.map(|part| read(&format!("{part}.lua"))).join("\n")
 }
 
 /// Bytes as an argument.
@@ -60,10 +64,34 @@ impl Ear {
     }
 }
 
-/// One task for `enqueue`, with the client's id: 7 arguments.
-pub fn row(id: &str, uid: Uid, fingerprint: u8, when: (&str, i64)) -> Vec<Vec<u8>> {
-    let rest = [uid.0.as_bytes().as_slice(), &[fingerprint; 16], b"1"].concat();
-    vec![b(id), vec![1, 1 | 2], rest, b(when.0), b(when.1), b("-"), b(0)]
+/// Tasks for `enqueue`: the client's id, uid, fingerprint, when.
+pub fn rows(all_or_none: bool, tasks: &[(&str, Uid, u8, (&str, i64))]) -> Vec<Vec<u8>> {
+    let mut args = vec![b(u8::from(all_or_none)), Vec::new()];
+    for (id, uid, fingerprint, (kind, ms)) in tasks {
+        args[1].push(u8::try_from(id.len()).expect("short"));
+        args[1].extend_from_slice(id.as_bytes());
+        args[1].extend_from_slice(&[1, 1 | 2, u8::from(*kind == "in")]);
+        args[1].extend_from_slice(&ms.to_be_bytes());
+        args[1].extend_from_slice(&[0; 8]);
+        args.push([uid.0.as_bytes().as_slice(), &[*fingerprint; 16], b"1"].concat());
+    }
+    args
+}
+
+/// A plain end for `settle`: a first claim that is done, as it is packed.
+pub fn plain(claim: &Claim, won: &str, bytes: &str) -> Vec<u8> {
+    let Lease { member, uid, fence, first, .. } = &claim.lease;
+    let (kind, at) = first.expect("a first claim");
+    let mut row = vec![1];
+    row.extend_from_slice(&fence.to_be_bytes());
+    row.push(u8::from(kind == ClaimKind::Pull));
+    row.extend_from_slice(&[0; 7]); // reclaims, lapses, marks
+    row.extend_from_slice(&at.0.to_be_bytes());
+    row.extend_from_slice(uid.0.as_bytes());
+    let length = u16::try_from(won.len()).expect("short").to_be_bytes();
+    let end = [&row[..], &length, won.as_bytes(), bytes.as_bytes()].concat();
+    let (id, long) = (u8::try_from(member.len()).expect("short"), u32::try_from(end.len()).expect("short"));
+    [&[id][..], member, &row, &[0, 0], &long.to_be_bytes(), &end].concat()
 }
 
 /// The items of an array.

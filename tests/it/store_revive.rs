@@ -291,7 +291,11 @@ async fn workers_of_a_deleted_queue_leave_no_ghosts() {
 
     assert_eq!(kit.end(&one, Verdict::Done).await, Settled::Gone);
     assert_eq!(kit.settle(gave_up(&two, "h")).await, Settled::Gone);
-    let hold = [vec!["0", "1", "h", "99999999999999"], vec!["two", "x", "1", "retry", "0", "h", "", "1", ""]].concat();
+    let hold = [
+        vec!["0", "", "1", "h", "1", "99999999999999", "", "0", "0", "0"],
+        vec!["two", "x", "1", "retry", "0", "h", "", "1", ""],
+    ]
+    .concat();
     let hold: Vec<Vec<u8>> = hold.into_iter().map(|arg| arg.as_bytes().to_vec()).collect();
     kit.eval("settle", 0, &hold).await;
     let renewal = duepost::store::Renewal { lease: two.lease.clone(), won: vec!["h".to_owned()] };

@@ -112,7 +112,7 @@ async fn one_batch_may_hold_a_task_twice() {
         args.extend([b("h"), b(won), b(1), b("")]);
         args
     };
-    let mut args = vec![b(0), b(0)];
+    let mut args = vec![b(0), b(""), b(0)];
     for (claim, verb, won) in [
         (&second, "retry", ""),
         (&second, "retry", ""),
@@ -329,7 +329,7 @@ async fn a_renewal_holds_on_tells_of_a_cancel_and_brings_successes() {
 async fn while_memory_is_full_only_the_dead_are_kept() {
     let kit = Kit::start().await;
     kit.open("h").await;
-    let mut args = vec![b(1), b(0)];
+    let mut args = vec![b(1), b(""), b(0)];
     for (name, verb) in [("a", "done"), ("b", "dead"), ("c", "retry"), ("d", "expired")] {
         let (_, claim) = kit.given_claimed(name).await;
         let lease = claim.lease;
@@ -349,7 +349,7 @@ async fn an_ack_counts_until_the_task_is_claimed_anew() {
     let ack = async |claim: &Claim| {
         let lease = &claim.lease;
         let mut args =
-            vec![b(0), b(0), lease.member.clone(), lease.uid.0.as_bytes().to_vec(), b(lease.fence), b("ack")];
+            vec![b(0), b(""), b(0), lease.member.clone(), lease.uid.0.as_bytes().to_vec(), b(lease.fence), b("ack")];
         args.extend([b(0), b(""), b(""), b(0), b("")]);
         words(&kit.eval("settle", 0, &args).await).remove(0)
     };

@@ -39,6 +39,8 @@ pub fn command(launcher: &Path, server: &Server, lock: File, output: io::PipeWri
 /// Sorted sets with more members are skip lists. Redis's default of 128 saves memory where there are very many small ones; a
 /// queue has six, and those that hold the tasks under way are searched for each of them.
 const SMALL_SETS: u8 = 8;
+/// The same of hashes, for 512: the run rows of a queue that keeps nothing are as many as its tasks under way.
+const SMALL_HASHES: u8 = 32;
 
 /// The whole configuration. On stdin rather than in the arguments, where every user of the machine could read it.
 pub fn config(home: &DataDir, appendfsync: AppendFsync) -> String {
@@ -48,7 +50,7 @@ pub fn config(home: &DataDir, appendfsync: AppendFsync) -> String {
         "port 0\nunixsocket {socket}\nunixsocketperm 700\ndir {dir}\n\
          appendonly yes\nappendfsync {appendfsync}\naof-use-rdb-preamble yes\nsave \"\"\n\
          maxmemory-policy noeviction\ndatabases 1\ndaemonize no\nloglevel notice\n\
-         zset-max-ziplist-entries {SMALL_SETS}\n"
+         zset-max-ziplist-entries {SMALL_SETS}\nhash-max-ziplist-entries {SMALL_HASHES}\n"
     )
 }
 

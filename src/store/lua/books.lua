@@ -10,13 +10,14 @@ local balance = total('enqueued') + total('revived') - call('ZCARD', DUE) - call
 for _, ended in ipairs({ 'delivered', 'dead', 'cancelled', 'expired', 'purged', 'ghosts' }) do balance = balance - total(ended) end
 local pull, push = ready()
 -- a process in trouble puts off a lease that ended by a second: that is not too late
-local at, agenda = wanted(push, false), tonumber(call('ZSCORE', AGENDA, QUEUE) or nil)
-local gate = call('HMGET', GATE, 'rev', 'open')
+local goes = NEVER
+for _, set in ipairs(filled({ COMPLETED, CANCELLED, EXPIRED, DEAD })) do goes = math.min(goes, (select(3, kept_in(set)))) end
+local at, agenda = wanted(push, false, head(ACTIVE), head(EXPIRY), goes), tonumber(call('ZSCORE', AGENDA, QUEUE) or nil)
 local listed, retrying = call('HEXISTS', QUEUES, QUEUE), total('retrying')
 if repair then
   if at < (agenda or NEVER) then lower(at) ring(pull, push) end
   -- counters only grow: what is missing counts as taken out of the queue, what is too much as put in
   bump(balance > 0 and 'purged' or 'enqueued', math.abs(balance))
 end
-return { now, listed, gate[1] and 1 or 0, gate[1] or '0', gate[2] or '', call('HLEN', TASKS), members, at < NEVER and at or -1,
+return { now, listed, gate()[10] and 1 or 0, gate()[10] or '0', gate()[1] or '', call('HLEN', TASKS), members, at < NEVER and at or -1,
   agenda or -1, balance, retrying, call('HGETALL', TOTALS) }

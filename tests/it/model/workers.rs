@@ -195,7 +195,7 @@ impl World {
 
     /// All in one script, some with a hold.
     async fn settle_raw(&mut self, jobs: &[(Held, Settlement, bool)]) -> Vec<Settled> {
-        let mut args = vec![b(0)];
+        let mut args = vec![b(0), b("")];
         if self.rng.u8(0..4) == 0 {
             let (hook, until) = (pick(&mut self.rng, &HOOKS), self.last.now + pick(&mut self.rng, &[50, 2000]));
             let rev: i64 = self.kit.on("HGET", "gate", &[b"rev"]).await;
