@@ -119,7 +119,7 @@ impl Delivery {
         let verdict = answer::judge(head.status, &head.headers, started_at.plus(duration));
         let (response, is_clean) = read(&mut connection, body, deadline).await;
         if is_clean {
-            self.pool.put(&to.origin, connection).await;
+            self.pool.put(&to.origin, connection);
         }
         Report {
             outcome: verdict.outcome,
@@ -135,7 +135,7 @@ impl Delivery {
     /// connection only if not a byte of it has left, so it is never on the wire twice.
     async fn send(&self, to: &Parts, request: Outgoing) -> Result<(Connection, Response<Incoming>), Trouble> {
         let mut request = request;
-        while let Some(mut connection) = self.pool.take(&to.origin).await {
+        while let Some(mut connection) = self.pool.take(&to.origin) {
             match connection.send(request).await {
                 Ok(answer) => return Ok((connection, answer)),
                 Err(mut error) => match error.take_message() {
