@@ -26,6 +26,8 @@ fn main() -> ExitCode {
     if args.next().is_some_and(|first| first == embedded::CHILD_COMMAND) {
         embedded::run_child(args);
     }
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::disable_transparent_huge_pages(true); // why: docs/decisions.md, mimalloc
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(told) if told.use_stderr() => {

@@ -7,7 +7,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::{
     Method, Request, Response,
     body::{Body as _, Incoming},
-    header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, InvalidHeaderValue, USER_AGENT},
+    header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT},
 };
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
@@ -18,29 +18,40 @@ use super::{
     destination::Parts,
     fault::explain,
     guard::{Dialer, Guard},
-    signature::sign,
+    signature::Signers,
     tls,
 };
 use crate::domain::{
     attempt::{Advice, Outcome, Report},
     headers::is_owned,
-    secret::Secret,
     time::{UnixMs, format_duration},
 };
 
 /// Bytes that are read of an answer's body.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
+/// The headers that tell of the task, as [`values`] writes them.
+#[allow(clippy::declare_interior_mutable_const)] // as those of `http` are
+const OWN: [HeaderName; 7] = [
+    HeaderName::from_static("webhook-id"),
+    HeaderName::from_static("webhook-timestamp"),
+    HeaderName::from_static("webhook-signature"),
+    HeaderName::from_static("duepost-queue"),
+    HeaderName::from_static("duepost-task-id"),
+    HeaderName::from_static("duepost-attempt"),
+    HeaderName::from_static("duepost-run-at"),
+];
+
 /// One call of a webhook. It has no `Debug`: headers and the URL's query may hold secrets.
-pub struct Call {
+pub struct Call<'a> {
     /// The webhook's URL, as `domain::address::parse_target` gave it.
     pub to: Destination,
     /// The payload, byte for byte.
     pub body: Bytes,
     /// Headers of the webhook and the task, checked and merged; those that the service owns are left out.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// The keys that sign, the newest first.
-    pub secrets: Vec<Secret>,
+    /// Who signs, the newest first.
+    pub signers: Signers,
     /// The whole time that the call may take.
     pub timeout: Duration,
     /// The task's uid.
@@ -48,9 +59,9 @@ pub struct Call {
     /// When the attempt began, on Redis's clock.
     pub started_at: UnixMs,
     /// Name of the task's queue.
-    pub queue: String,
+    pub queue: &'a str,
     /// The task's id.
-    pub task_id: String,
+    pub task_id: &'a str,
     /// Counts from 1 for this webhook.
     pub attempt: u32,
     /// The time that the task was meant for.
@@ -88,7 +99,7 @@ impl Delivery {
     }
 
     /// Calls the webhook and says what came of it, within the call's timeout whatever the receiver does.
-    pub async fn call(&self, call: Call) -> Report {
+    pub async fn call(&self, call: Call<'_>) -> Report {
         let (begun, started_at, limit) = (Instant::now(), call.started_at, call.timeout);
         let deadline = begun + limit;
         let failed = |outcome, error| Report {
@@ -99,8 +110,7 @@ impl Delivery {
             advice: Advice::None,
             duration: begun.elapsed(),
         };
-        let to = call.to.parts().map(Arc::clone);
-        let (Some(to), Ok(request)) = (to, self.request(call)) else {
+        let Some((to, request)) = self.request(call) else {
             return failed(Outcome::Unreachable, "the request cannot be written as HTTP".to_owned());
         };
         let (mut connection, answer) = match timeout_at(deadline, self.send(&to, request)).await {
@@ -119,7 +129,7 @@ impl Delivery {
         let verdict = answer::judge(head.status, &head.headers, started_at.plus(duration));
         let (response, is_clean) = read(&mut connection, body, deadline).await;
         if is_clean {
-            self.pool.put(&to.origin, connection).await;
+            self.pool.put(&to.origin, connection);
         }
         Report {
             outcome: verdict.outcome,
@@ -135,7 +145,7 @@ impl Delivery {
     /// connection only if not a byte of it has left, so it is never on the wire twice.
     async fn send(&self, to: &Parts, request: Outgoing) -> Result<(Connection, Response<Incoming>), Trouble> {
         let mut request = request;
-        while let Some(mut connection) = self.pool.take(&to.origin).await {
+        while let Some(mut connection) = self.pool.take(&to.origin) {
             match connection.send(request).await {
                 Ok(answer) => return Ok((connection, answer)),
                 Err(mut error) => match error.take_message() {
@@ -152,27 +162,21 @@ impl Delivery {
         }
     }
 
-    /// The request as the receiver sees it.
-    fn request(&self, call: Call) -> Result<Outgoing, Unwritable> {
-        let to = call.to.parts().ok_or(Unwritable)?;
-        let (id, timestamp) = (call.webhook_id.to_string(), call.started_at.0.div_euclid(1000));
-        let signature = sign(&call.secrets, &id, timestamp, &call.body);
-        let mut headers = HeaderMap::with_capacity(16 + call.headers.len());
+    /// The request as the receiver sees it, and where it goes; `None` if no HTTP message can carry it, which the domain's
+    /// rules should have seen to.
+    fn request(&self, call: Call<'_>) -> Option<(Arc<Parts>, Outgoing)> {
+        let to = Arc::clone(call.to.parts()?);
+        let mut headers = HeaderMap::with_capacity(12 + call.headers.len());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(USER_AGENT, self.user_agent.clone());
-        for (name, value) in [
-            ("webhook-id", id),
-            ("webhook-timestamp", timestamp.to_string()),
-            ("webhook-signature", signature),
-            ("duepost-queue", call.queue),
-            ("duepost-task-id", call.task_id),
-            ("duepost-attempt", call.attempt.to_string()),
-            ("duepost-run-at", call.run_at.to_string()),
-        ] {
-            headers.insert(HeaderName::from_static(name), HeaderValue::try_from(value)?);
+        let (text, ends) = values(&call);
+        let (text, mut from) = (Bytes::from(text), 0);
+        for (name, end) in OWN.into_iter().zip(ends) {
+            headers.insert(name, HeaderValue::from_maybe_shared(text.slice(from..end)).ok()?);
+            from = end;
         }
         if let Some(traceparent) = call.traceparent {
-            headers.insert(HeaderName::from_static("traceparent"), traceparent);
+            headers.insert(const { HeaderName::from_static("traceparent") }, traceparent);
         }
         for (name, value) in call.headers {
             if !is_owned(name.as_str()) {
@@ -184,17 +188,32 @@ impl Delivery {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = to.target.clone();
         *request.headers_mut() = headers;
-        Ok(request)
+        Some((to, request))
     }
 }
 
-/// A value that no HTTP message can carry: the domain's rules should have kept it out.
-struct Unwritable;
+/// What the values of [`OWN`] take together, mostly.
+const VALUES_BYTES: usize = 256;
 
-impl From<InvalidHeaderValue> for Unwritable {
-    fn from(_: InvalidHeaderValue) -> Self {
-        Self
-    }
+/// The values of [`OWN`] one after the other, so that they share one piece of memory; and where each ends.
+fn values(call: &Call<'_>) -> (String, [usize; 7]) {
+    let mut text = String::with_capacity(VALUES_BYTES);
+    let mut put = |write: &dyn Fn(&mut String)| {
+        write(&mut text);
+        text.len()
+    };
+    let mut id = Uuid::encode_buffer();
+    let (id, timestamp) = (&*call.webhook_id.hyphenated().encode_lower(&mut id), call.started_at.0.div_euclid(1000));
+    let ends = [
+        put(&|text| text.push_str(id)),
+        put(&|text| text.push_str(&timestamp.to_string())),
+        put(&|text| call.signers.sign(id, timestamp, &call.body, text)),
+        put(&|text| text.push_str(call.queue)),
+        put(&|text| text.push_str(call.task_id)),
+        put(&|text| text.push_str(&call.attempt.to_string())),
+        put(&|text| text.push_str(&call.run_at.to_string())),
+    ];
+    (text, ends)
 }
 
 /// Reads what it may of the body and keeps the beginning; says whether that was all of it. Nothing that happens here

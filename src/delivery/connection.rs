@@ -9,11 +9,12 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll},
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http_body_util::Full;
 use hyper::{
     Request, Response,
@@ -23,7 +24,7 @@ use hyper::{
         http1::{self, SendRequest},
     },
 };
-use tokio::time::Instant;
+use tokio::{task::coop::unconstrained, time::Instant};
 use tower::Service as _;
 
 use super::guard::{DialError, Dialed, Dialer};
@@ -65,12 +66,13 @@ impl Connection {
         }
     }
 
-    /// Runs the connection until `what` is there.
+    /// Runs the connection until `what` is there, which the connection alone makes come.
     pub async fn drive<T>(&mut self, what: impl Future<Output = T>) -> T {
-        let mut what = pin!(what);
+        // looked at after each step of the connection anyway: it need not wake us, nor ever wait for the scheduler's sake
+        let mut what = pin!(unconstrained(what));
         poll_fn(|cx| {
             self.poll_driver(cx);
-            what.as_mut().poll(cx)
+            what.as_mut().poll(&mut Context::from_waker(Waker::noop()))
         })
         .await
     }
@@ -84,12 +86,19 @@ impl Connection {
 
     /// Whether it could take a request now: all of the last one was taken, its answer was read to the end, nothing came
     /// behind it, and nobody has closed.
-    async fn is_ready(&mut self) -> bool {
-        poll_fn(|cx| {
+    fn is_ready(&mut self) -> bool {
+        // nobody waits, so nobody is woken: not even the call that goes on with it
+        let step = poll_fn(|cx| {
             self.poll_driver(cx);
-            Poll::Ready(self.driver.is_some() && self.sender.is_ready())
-        })
-        .await
+            Poll::Ready(())
+        });
+        unconstrained(step).now_or_never();
+        self.is_idle()
+    }
+
+    /// Whether it could take a request as far as the last step of it showed.
+    fn is_idle(&self) -> bool {
+        self.driver.is_some() && self.sender.is_ready()
     }
 }
 
@@ -118,21 +127,21 @@ impl Pool {
     }
 
     /// The connection to this origin that was used last and still can be.
-    pub async fn take(&self, origin: &str) -> Option<Connection> {
+    pub fn take(&self, origin: &str) -> Option<Connection> {
         loop {
             let mut rested = self.lock().get_mut(origin)?.pop()?;
-            if rested.since.elapsed() < REST_MAX && rested.connection.is_ready().await {
+            if rested.since.elapsed() < REST_MAX && rested.connection.is_ready() {
                 return Some(rested.connection);
             }
         }
     }
 
     /// Puts one back after an exchange that ended cleanly, if it can be used again.
-    pub async fn put(self: &Arc<Self>, origin: &Arc<str>, mut connection: Connection) {
-        if connection.born.elapsed() > AGE_MAX || !connection.is_ready().await {
+    pub fn put(self: &Arc<Self>, origin: &Arc<str>, mut connection: Connection) {
+        let since = Instant::now();
+        if since - connection.born > AGE_MAX || !(connection.is_idle() || connection.is_ready()) {
             return;
         }
-        let since = Instant::now();
         let mut resting = self.lock();
         if resting.is_empty() {
             tokio::spawn(sweep(Arc::downgrade(self)));

@@ -21,7 +21,7 @@ mod destination;
 mod fault;
 mod guard;
 mod resolve;
-pub mod signature;
+mod signature;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -32,6 +32,7 @@ use std::path::PathBuf;
 pub use client::{Call, Delivery};
 pub use destination::Destination;
 pub use resolve::{Resolve, SystemResolver};
+pub use signature::Signers;
 pub use tls::client_config as client_tls;
 
 use crate::domain::address::AddressPolicy;

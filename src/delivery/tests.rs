@@ -40,17 +40,17 @@ fn guarded(resolver: impl Resolve) -> Delivery {
     Delivery::with_resolver(DeliveryConfig { policy, ..config() }, Arc::new(resolver)).unwrap()
 }
 
-fn call(url: &str) -> Call {
+fn call(url: &str) -> Call<'static> {
     Call {
         to: Destination::new(&parse_target(url).unwrap()),
         body: r#"{"order_id": 1042}"#.into(),
         headers: Vec::new(),
-        secrets: vec![Secret::from_bytes(&[7; 32]).unwrap()],
+        signers: Signers::new(&[Secret::from_bytes(&[7; 32]).unwrap()]),
         timeout: Duration::from_secs(30),
         webhook_id: uuid::Uuid::from_u128(0x01a2_2d7d_0de0_7c3a_9f00_1b2c_3d4e_5f60),
         started_at: STARTED_AT,
-        queue: "orders".to_owned(),
-        task_id: "order-1042-timeout".to_owned(),
+        queue: "orders",
+        task_id: "order-1042-timeout",
         attempt: 1,
         run_at: UnixMs(1_796_059_500_000),
         traceparent: None,

@@ -75,10 +75,12 @@ impl Keys {
 
     /// The same for one who knows the shard.
     pub(super) fn of_queue_in(&self, shard: u16, queue: &QueueName) -> [String; 16] {
+        let of_shard = self.of_shard(shard, "");
+        let of_queue = format!("{of_shard}{queue}:");
         let mut at = 0;
         PARTS.map(|part| {
             at += 1;
-            if at <= 3 { self.of_shard(shard, part) } else { self.of_part(queue, part) }
+            [if at <= 3 { &of_shard } else { &of_queue }, part].concat()
         })
     }
 

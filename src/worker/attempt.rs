@@ -13,7 +13,7 @@ use super::{
     visit::Known,
 };
 use crate::{
-    delivery::{Call, Destination},
+    delivery::{Call, Destination, Signers},
     domain::{
         attempt::{Advice, Attempt, Outcome, Report},
         headers,
@@ -37,11 +37,22 @@ pub struct Target {
     webhook: Webhook,
     to: Destination,
     headers: Vec<(HeaderName, HeaderValue)>,
+    /// Its secret, while that signs alone.
+    signers: Signers,
 }
 
 impl Target {
     pub fn new(webhook: Webhook) -> Self {
-        Self { to: Destination::new(&webhook.url), headers: wire(&webhook.headers), webhook }
+        let signers = Signers::new(std::slice::from_ref(&webhook.secret));
+        Self { to: Destination::new(&webhook.url), headers: wire(&webhook.headers), signers, webhook }
+    }
+
+    /// Who signs at this instant.
+    fn signers(&self, now: UnixMs) -> Signers {
+        match self.webhook.previous_secret {
+            None => self.signers.clone(),
+            Some(_) => Signers::new(&self.webhook.signing_secrets(now)),
+        }
     }
 
     pub fn id(&self) -> &str {
@@ -157,27 +168,28 @@ async fn make_calls(
 
 /// Calls one webhook; a panic on the way is a failed try, not the end of the process.
 async fn call(shop: &Shop, claim: &Claim, known: &Known, i: usize, slot: Slot) -> Made {
-    let webhook = &known.targets[i].webhook;
+    let target = &known.targets[i];
+    let webhook = &target.webhook;
     let begun = claim.progress.hooks.get(webhook.id.as_str()).map_or(0, |t| t.begun);
     let others = claim.reclaims.saturating_add(claim.lapses).saturating_add(claim.progress.pulls.begun);
     let number = begun.saturating_add(others).saturating_add(1);
     let started_at = shop.store.clock().now().max(claim.due);
     let own = &claim.options;
     let headers = if own.headers.is_empty() {
-        known.targets[i].headers.clone()
+        target.headers.clone()
     } else {
         wire(&headers::merge(&webhook.headers, &own.headers))
     };
     let request = Call {
-        to: known.targets[i].to.clone(),
+        to: target.to.clone(),
         body: claim.payload.clone(),
         headers,
-        secrets: webhook.signing_secrets(started_at),
+        signers: target.signers(started_at),
         timeout: own.timeout.or(webhook.timeout).unwrap_or(known.view.queue.settings.timeout),
         webhook_id: claim.lease.uid.0,
         started_at,
-        queue: claim.lease.queue.as_str().to_owned(),
-        task_id: claim.id.as_str().to_owned(),
+        queue: claim.lease.queue.as_str(),
+        task_id: claim.id.as_str(),
         attempt: number,
         run_at: claim.run_at,
         traceparent: own.traceparent.as_deref().and_then(|t| t.parse().ok()),

@@ -4,7 +4,7 @@ use deadpool_redis::redis::{Client, Value, cmd};
 use serde_json::json;
 
 use crate::support::{
-    Answer, Gate, RedisServer, Service, World, eventually, ms, secs, service::Builder, world::figure,
+    Answer, Gate, RedisServer, Service, World, eventually, ms, secs, service::Builder, vitals, world::figure,
 };
 
 /// What only another set-up can cure is said at once, and ends the start if it lasts.
@@ -137,4 +137,14 @@ async fn an_idle_service_leaves_redis_alone() {
 
     println!("{calls} calls to Redis in 4 s at rest");
     assert!(calls <= 12, "at most 3 a second: {calls} in 4 s");
+}
+
+/// What it needs is a few MiB; whole huge pages for them are three times that of the binary.
+#[tokio::test]
+async fn an_idle_service_takes_little_memory() {
+    let redis = RedisServer::start().await;
+    let service = Service::builder(&redis).env("TOKIO_WORKER_THREADS", "2").start().await;
+    service.client().get("/queues").await.expect(200);
+    let kib = vitals::anonymous_kib(service.pid());
+    assert!(kib < 14 << 10, "{kib} KiB beside the binary");
 }

@@ -8,7 +8,7 @@ use super::{
 };
 
 /// Sends a call and returns the head's lines, the first one apart, and the body.
-async fn seen(make: impl FnOnce(&Receiver) -> Call, delivery: &Delivery) -> (String, Vec<String>, Vec<u8>) {
+async fn seen(make: impl FnOnce(&Receiver) -> Call<'static>, delivery: &Delivery) -> (String, Vec<String>, Vec<u8>) {
     let receiver = Receiver::always(vec![Request, answer(200, "")]);
     let report = delivery.call(make(&receiver)).await;
     assert_eq!(report.outcome, Outcome::Delivered, "{report:?}");
@@ -31,11 +31,12 @@ async fn a_delivery_is_exactly_what_the_contract_shows() {
         &delivery(),
     )
     .await;
-    let signature = signature::sign(
-        &[Secret::from_bytes(&[7; 32]).unwrap()],
+    let mut signature = String::new();
+    Signers::new(&[Secret::from_bytes(&[7; 32]).unwrap()]).sign(
         "01a22d7d-0de0-7c3a-9f00-1b2c3d4e5f60",
         1_796_059_500,
         br#"{"order_id": 1042}"#,
+        &mut signature,
     );
 
     assert_eq!(line, "POST /hook HTTP/1.1");
@@ -66,7 +67,7 @@ async fn s13_what_arrived_verifies_with_the_official_library_under_either_secret
     let body = "{\"a\":\t1.00, \"a\": \"\\u00fc ü\"}\n";
     let (_, headers, arrived) = seen(
         |receiver| Call {
-            secrets: vec![new.clone(), old.clone()],
+            signers: Signers::new(&[new.clone(), old.clone()]),
             started_at: UnixMs(now),
             body: body.into(),
             ..call(&receiver.url())

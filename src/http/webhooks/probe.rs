@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::find;
 use crate::{
-    delivery::{Call, Delivery, Destination},
+    delivery::{Call, Delivery, Destination, Signers},
     domain::{
         attempt::Attempt,
         payload::{Payload, PayloadError},
@@ -63,12 +63,12 @@ pub async fn test_webhook(
         to: Destination::new(&webhook.url),
         body: payload.bytes().clone(),
         headers: webhook.headers.iter().filter_map(parse).collect(),
-        secrets: webhook.signing_secrets(view.now),
+        signers: Signers::new(&webhook.signing_secrets(view.now)),
         timeout: webhook.timeout.unwrap_or(view.queue.settings.timeout),
         webhook_id: (api.ids.uid)().0,
         started_at: view.now,
-        queue: queue.as_str().to_owned(),
-        task_id: "test".to_owned(),
+        queue: queue.as_str(),
+        task_id: "test",
         attempt: 0,
         run_at: view.now,
         traceparent: None,

@@ -9,8 +9,17 @@ pub fn descriptors(pid: u32) -> usize {
 
 /// Resident memory in KiB.
 pub fn memory_kib(pid: u32) -> i64 {
+    status_kib(pid, "VmRSS:")
+}
+
+/// The part of it that is no file's.
+pub fn anonymous_kib(pid: u32) -> i64 {
+    status_kib(pid, "RssAnon:")
+}
+
+fn status_kib(pid: u32, name: &str) -> i64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).expect("a figure in kB")
 }
 
