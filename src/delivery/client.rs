@@ -113,7 +113,7 @@ impl Delivery {
         let Some((to, request)) = self.request(call) else {
             return failed(Outcome::Unreachable, "the request cannot be written as HTTP".to_owned());
         };
-        let (mut connection, answer) = match timeout_at(deadline, self.send(&to, request)).await {
+        let (mut connection, answer) = match timeout_at(deadline, self.send(&to, request, begun)).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(trouble)) => {
                 let (outcome, text) = explain(&trouble);
@@ -143,9 +143,14 @@ impl Delivery {
 
     /// Sends the request, on a connection at rest if there is one, and waits for the head of the answer. It goes to another
     /// connection only if not a byte of it has left, so it is never on the wire twice.
-    async fn send(&self, to: &Parts, request: Outgoing) -> Result<(Connection, Response<Incoming>), Trouble> {
+    async fn send(
+        &self,
+        to: &Parts,
+        request: Outgoing,
+        begun: Instant,
+    ) -> Result<(Connection, Response<Incoming>), Trouble> {
         let mut request = request;
-        while let Some(mut connection) = self.pool.take(&to.origin) {
+        while let Some(mut connection) = self.pool.take(&to.origin, begun) {
             match connection.send(request).await {
                 Ok(answer) => return Ok((connection, answer)),
                 Err(mut error) => match error.take_message() {

@@ -127,10 +127,10 @@ impl Pool {
     }
 
     /// The connection to this origin that was used last and still can be.
-    pub fn take(&self, origin: &str) -> Option<Connection> {
+    pub fn take(&self, origin: &str, now: Instant) -> Option<Connection> {
         loop {
             let mut rested = self.lock().get_mut(origin)?.pop()?;
-            if rested.since.elapsed() < REST_MAX && rested.connection.is_ready() {
+            if now.saturating_duration_since(rested.since) < REST_MAX && rested.connection.is_ready() {
                 return Some(rested.connection);
             }
         }

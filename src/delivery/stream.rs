@@ -19,6 +19,9 @@ use tokio::net::TcpStream;
 /// Who sends those without end would keep a core busy with reading them until the deadline.
 pub const UNASKED_BYTES_MAX: usize = 256 << 10;
 
+/// Pieces of a write that are no more than this in all are joined: to copy them costs less than the system does for each.
+const JOINED_BYTES_MAX: usize = 1 << 10;
+
 /// Bytes of one read.
 const READ_BYTES: usize = 8 << 10;
 
@@ -91,7 +94,15 @@ impl Write for Stream {
         bufs: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
         let len = bufs.iter().map(|buf| buf.len()).sum();
-        self.write_with(len, |tcp| tcp.poll_write_vectored(cx, bufs))
+        if len > JOINED_BYTES_MAX {
+            return self.write_with(len, |tcp| tcp.poll_write_vectored(cx, bufs));
+        }
+        let (mut joined, mut end) = ([0; JOINED_BYTES_MAX], 0);
+        for buf in bufs {
+            joined[end..end + buf.len()].copy_from_slice(buf);
+            end += buf.len();
+        }
+        self.write_with(len, |tcp| tcp.poll_write(cx, &joined[..len]))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::record::RecordError;
 use crate::domain::{
@@ -216,25 +216,65 @@ struct AttemptForm<'a> {
     r: Option<Cow<'a, str>>,
 }
 
-#[derive(Serialize, Deserialize, Default)]
+#[derive(Deserialize, Default)]
 struct ProgressForm<'a> {
     /// webhook → failed, begun, next ms, gave up
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(default)]
     h: BTreeMap<Cow<'a, str>, (u32, u32, i64, bool)>,
     /// by pull: failed, begun
-    #[serde(default, skip_serializing_if = "is_none_pulled")]
+    #[serde(default)]
     p: (u32, u32),
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     due: Option<i64>,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     slots: u32,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     lost: u32,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     a: Vec<AttemptForm<'a>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     why: Option<Cow<'a, str>>,
 }
+
+/// The same as it is written: straight from what it shows.
+#[derive(Serialize)]
+struct ProgressOut<'a> {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "hooks")]
+    h: &'a BTreeMap<String, Tries>,
+    #[serde(skip_serializing_if = "is_none_pulled")]
+    p: (u32, u32),
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<i64>,
+    #[serde(skip_serializing_if = "is_zero")]
+    slots: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    lost: u32,
+    #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "attempts")]
+    a: &'a [Attempt],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'static str>,
+}
+
+fn hooks<S: Serializer>(hooks: &BTreeMap<String, Tries>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(hooks.iter().map(|(webhook, t)| (webhook, (t.failed, t.begun, t.next.0, t.gave_up))))
+}
+
+fn attempts<S: Serializer>(attempts: &[Attempt], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(attempts.iter().map(|a| AttemptForm {
+        n: a.number,
+        w: a.webhook.as_deref().map(Cow::from),
+        t: a.started_at.0,
+        l: a.lateness_ms,
+        d: a.duration_ms,
+        o: a.outcome.as_str().into(),
+        s: a.status,
+        e: a.error.as_deref().map(Cow::from),
+        r: a.response.as_deref().map(Cow::from),
+    }))
+}
+
+/// Mostly it is one attempt.
+const PROGRESS_BYTES: usize = 256;
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
 fn is_zero(n: &u32) -> bool {
@@ -249,30 +289,20 @@ fn is_none_pulled(pulls: &(u32, u32)) -> bool {
 /// The bytes of a run row that scripts never read.
 #[must_use]
 pub fn encode_progress(progress: &Progress) -> Vec<u8> {
-    let form = ProgressForm {
-        h: progress.hooks.iter().map(|(w, t)| (w.into(), (t.failed, t.begun, t.next.0, t.gave_up))).collect(),
+    let form = ProgressOut {
+        h: &progress.hooks,
         p: (progress.pulls.failed, progress.pulls.begun),
         due: progress.due.map(|d| d.0),
         slots: progress.slot_waits,
         lost: progress.lost_noted,
-        a: progress
-            .attempts
-            .iter()
-            .map(|a| AttemptForm {
-                n: a.number,
-                w: a.webhook.as_deref().map(Cow::from),
-                t: a.started_at.0,
-                l: a.lateness_ms,
-                d: a.duration_ms,
-                o: a.outcome.as_str().into(),
-                s: a.status,
-                e: a.error.as_deref().map(Cow::from),
-                r: a.response.as_deref().map(Cow::from),
-            })
-            .collect(),
-        why: progress.reason.map(|r| r.as_str().into()),
+        a: &progress.attempts,
+        why: progress.reason.map(DeadReason::as_str),
     };
-    serde_json::to_vec(&form).unwrap_or_default()
+    let mut json = Vec::with_capacity(PROGRESS_BYTES);
+    match serde_json::to_writer(&mut json, &form) {
+        Ok(()) => json,
+        Err(_) => Vec::new(),
+    }
 }
 
 /// Reads progress back. A late success appends its own view to the row's, so several may stand in a row: attempts are

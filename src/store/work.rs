@@ -177,8 +177,8 @@ impl Store {
             let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();
             let lease = Lease { queue: queue.clone(), member, uid, fence, first };
-            match read_claim(lease.clone(), record, run, UnixMs(due)) {
-                Ok(claim) => visited.claims.push(claim),
+            match read_record(&lease.member, record) {
+                Ok((id, record)) => visited.claims.push(claim(lease, id, record, run, UnixMs(due))),
                 Err(error) => visited.damaged.push(Damaged { lease, error }),
             }
         }
@@ -244,10 +244,14 @@ fn read_renewed(answer: Value, claims: usize) -> Result<(Vec<Renewed>, UnixMs), 
     Ok((words, UnixMs(reply.int()?)))
 }
 
-fn read_claim(lease: Lease, record: Vec<u8>, run: Run, due: UnixMs) -> Result<Claim, super::record::RecordError> {
-    let id = parse_raw_id(&lease.member).ok_or(super::record::RecordError::Damaged("id"))?;
+fn read_record(member: &[u8], record: Vec<u8>) -> Result<(TaskId, Record), super::record::RecordError> {
+    let id = parse_raw_id(member).ok_or(super::record::RecordError::Damaged("id"))?;
     let record = Record::decode(&id, record.into())?;
-    Ok(Claim {
+    Ok((id, record))
+}
+
+fn claim(lease: Lease, id: TaskId, record: Record, run: Run, due: UnixMs) -> Claim {
+    Claim {
         lease,
         id,
         due,
@@ -261,5 +265,5 @@ fn read_claim(lease: Lease, record: Vec<u8>, run: Run, due: UnixMs) -> Result<Cl
         claimed_before: run.claimed_at,
         has: run.done,
         progress: run.progress,
-    })
+    }
 }

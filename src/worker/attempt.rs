@@ -125,12 +125,12 @@ pub async fn run(shop: Arc<Shop>, attempting: Attempting) {
         Some(made) => conclude(&shop, claim, &known, (&open, &held), made, &retry).await,
         None => Settlement::new(claim.lease, Verdict::Release(claim.due)),
     };
-    let (lease, verdict) = (settlement.lease.clone(), settlement.verdict);
+    let (queue, uid, verdict) = (settlement.lease.queue.clone(), settlement.lease.uid, settlement.verdict);
     let settled = settle(Arc::clone(&shop), settlement, seat).await;
     drop(holding);
     if let (Verdict::Dead(reason), Some(Settled::Dead)) = (verdict, settled) {
         known.metrics.dead(reason.as_str());
-        tracing::info!(queue = %lease.queue, uid = %lease.uid, reason = reason.as_str(), "a task is dead");
+        tracing::info!(%queue, %uid, reason = reason.as_str(), "a task is dead");
     }
 }
 

@@ -227,7 +227,7 @@ impl Dispatcher {
             entry.visiting = true;
             self.starved.remove(&queue);
             let (shop, known) = (Arc::clone(&self.shop), entry.known.clone());
-            self.visits.spawn(visit::visit(shop, queue, known));
+            self.visits.spawn(Box::pin(visit::visit(shop, queue, known)));
         }
     }
 

@@ -202,7 +202,8 @@ fn begin(
             let mut slots = slots;
             let calls = call.into_iter().filter_map(|i| Some((i, slots.get_mut(i)?.take()?))).collect();
             let attempting = Attempting { claim, known: Arc::clone(known), open, held, calls, retry, claimed, seat };
-            shop.attempts.spawn(attempt::run(Arc::clone(shop), attempting));
+            // boxed: the runtime moves what it is given several times
+            shop.attempts.spawn(Box::pin(attempt::run(Arc::clone(shop), attempting)));
         }
         Plan::End(verdict) => {
             let slotless = slots.iter().any(Option::is_none);

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use tokio::sync::Notify;
+
 use super::{
     receiver::{Receiver, Step, Step::*, answer, send},
     *,
@@ -58,7 +60,7 @@ async fn c104_a_flood_of_interim_answers_ends_at_the_limit_and_not_only_at_the_d
 #[tokio::test]
 async fn c100_a_request_that_nobody_takes_is_a_timeout_and_not_sent_later() {
     let delivery = delivery(); // kept, so that only a cut closes
-    let go = Arc::new(tokio::sync::Notify::new());
+    let go = Arc::new(Notify::new());
     let receiver = Receiver::always(vec![Head, Until(Arc::clone(&go)), Rest]);
     let body = bytes::Bytes::from(vec![b' '; 8 << 20]);
     let report = delivery.call(Call { timeout: LIMIT, body: body.clone(), ..call(&receiver.url()) }).await;
@@ -110,9 +112,40 @@ async fn clean_exchanges_share_a_connection() {
     assert!(receiver.seen().accepted < 10, "{} connections for 20 calls", receiver.seen().accepted);
 }
 
+/// Neither its own request nor what its connection hands over wakes a call: that would double the work of each.
+#[tokio::test]
+async fn a_call_is_woken_by_its_answer_alone() {
+    let [go, answered, end] = [(); 3].map(|()| Arc::new(Notify::new()));
+    let script = vec![Request, answer(200, ""), Request, Until(Arc::clone(&go)), answer(200, "")];
+    let (delivery, receiver) = (delivery(), Receiver::always(script));
+    assert_eq!(delivery.call(call(&receiver.url())).await.outcome, Outcome::Delivered);
+    let under_way = tokio::spawn({
+        let (call, answered, end) = (call(&receiver.url()), Arc::clone(&answered), Arc::clone(&end));
+        let mut whole = Box::pin(async move {
+            let report = delivery.call(call).await;
+            answered.notify_one();
+            end.notified().await;
+            report
+        });
+        let mut polls = 0;
+        std::future::poll_fn(move |cx| {
+            polls += 1;
+            whole.as_mut().poll(cx).map(|report| (report.outcome, polls))
+        })
+    });
+    receiver.until(|seen| seen.requests.len() == 2).await;
+    go.notify_one();
+    answered.notified().await;
+    tokio::task::yield_now().await; // what it would be woken for comes first
+    end.notify_one();
+
+    assert_eq!(under_way.await.unwrap(), (Outcome::Delivered, 3), "the start, the answer, and our end");
+    assert_eq!(receiver.seen().accepted, 1);
+}
+
 #[tokio::test]
 async fn a_connection_older_than_a_minute_is_not_used_again() {
-    let go = Arc::new(tokio::sync::Notify::new());
+    let go = Arc::new(Notify::new());
     let first = vec![Request, Until(Arc::clone(&go)), answer(200, ""), Request, answer(500, "used again")];
     let receiver = Receiver::start(vec![first, vec![Request, answer(204, "")]]);
     let delivery = delivery();
