@@ -454,7 +454,11 @@ impl Life {
                 _ => Outcome::Rejected,
             };
             let pause = if advice == Advice::RetryAfter(Duration::from_millis(350)) { 350 } else { 100 };
-            self.not_before.insert(name, self.now + pause);
+            if advice == Advice::Gone {
+                self.not_before.remove(name); // who enables it again wants it called
+            } else {
+                self.not_before.insert(name, self.now + pause);
+            }
             answers.push((name, report(outcome, advice)));
         }
         let gave_up = |i: &usize| !open.contains(i) && !self.has.iter().any(|h| h == NAMES[*i]);
