@@ -10,7 +10,7 @@ use duepost::{
         task::{DeadReason, NewTask, TaskState, When},
         time::UnixMs,
     },
-    store::{Claim, ClaimKind, Lease, Settled, Settlement},
+    store::{Claim, ClaimKind, Lease, Settled, Settlement, Visit},
 };
 
 use crate::{
@@ -165,4 +165,21 @@ async fn plain_ends_count_for_limits_and_memory() {
     assert!(kit.get(&claim.id).await.is_none() && !kit.has_run_row(&claim.id).await, "memory is full: not kept");
     assert_eq!(kit.visit(1, ClaimKind::Push).await.claims.len(), 1);
     kit.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_instant_at_which_what_is_kept_goes_is_in_the_agenda() {
+    for is_plain in [true, false] {
+        let kit = Kit::start_with(Settings { retain_completed: ms(2000), ..Settings::default() }).await;
+        kit.open("h").await;
+        kit.given_due("a").await;
+        let visit = Visit { tasks: 1, bytes: 1, lease: ms(600_000), kind: ClaimKind::Push };
+        let claim = kit.store.visit(&kit.queue, visit).await.unwrap().claims.remove(0);
+        let end_of_lease = kit.agenda().await;
+        let lease = if is_plain { claim.lease.clone() } else { closely(&claim) };
+        kit.settle(Settlement::new(lease, Verdict::Done)).await;
+        let ended = kit.score("completed", &claim.id).await.unwrap();
+        assert_eq!(kit.agenda().await, Some((ended + 2000) / 10_000 * 10_000 + 10_000), "plain: {is_plain}");
+        assert!(kit.agenda().await < end_of_lease);
+    }
 }

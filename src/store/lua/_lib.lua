@@ -60,7 +60,7 @@ local function ready()
   if g[4] then at = math.max(at, math.ceil((tonumber(g[6] or 0) - tonumber(g[5] or 0)) / 1000)) end
   if not g[1] or g[1] == '' then return at end
   local free = NEVER
-  if any_holds ~= false then any_holds = call('EXISTS', HOLDS) == 1 end
+  if any_holds == nil then any_holds = call('EXISTS', HOLDS) == 1 end
   if not any_holds then free = 0 else
     for hook in string.gmatch(g[1], '%S+') do free = math.min(free, tonumber(call('HGET', HOLDS, hook) or 0)) end
   end
