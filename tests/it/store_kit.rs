@@ -53,15 +53,13 @@ impl Kit {
     pub async fn bare() -> Self {
         let redis = RedisServer::start_with(&["--appendonly", "no"]).await;
         let (store, clock) = store_on(&redis, ms(0)).await;
-        let client = redis::Client::open(redis.url()).expect("a valid URL");
-        let con = client.get_multiplexed_async_connection().await.expect("Redis answers");
+        let con = connect(&redis).await;
         Self { redis, store, clock, queue: QueueName::parse("q").expect("a name"), con }
     }
 
     /// Another connection.
     pub async fn connect(&self) -> MultiplexedConnection {
-        let client = redis::Client::open(self.redis.url()).expect("a valid URL");
-        client.get_multiplexed_async_connection().await.expect("Redis answers")
+        connect(&self.redis).await
     }
 
     pub fn key(&self, part: &str) -> String {
@@ -253,6 +251,14 @@ impl Kit {
         let (enqueued, revived) = (self.total("enqueued").await, self.total("revived").await);
         assert_eq!(enqueued + revived, ended + living, "the books");
     }
+}
+
+/// The library's own half a second is too short for a machine that stalls.
+async fn connect(redis: &RedisServer) -> MultiplexedConnection {
+    let client = redis::Client::open(redis.url()).expect("a valid URL");
+    let patient = Some(Duration::from_secs(30));
+    let config = redis::AsyncConnectionConfig::new().set_connection_timeout(patient).set_response_timeout(patient);
+    client.get_multiplexed_async_connection_with_config(&config).await.expect("Redis answers")
 }
 
 /// Another process on the same Redis.

@@ -2,7 +2,7 @@
 
 use duepost::{
     domain::{round::Verdict, time::UnixMs},
-    store::{Change, HookChange, Note, Settled, Settlement, Stamp},
+    store::{Change, ClaimKind, HookChange, Note, Settled, Settlement, Stamp},
 };
 
 use crate::store_kit::{Kit, hook, settlement};
@@ -63,4 +63,26 @@ async fn health_is_counted_once_however_often_a_settlement_is_repeated() {
     assert_eq!(end(Some(1500), None).await, (Some(1500), Some(1001), 0), "a change is written at once");
     assert_eq!(end(Some(2000), None).await, (Some(1500), Some(1001), 0), "the rest once a second");
     assert_eq!(kit.store.stats(&kit.queue).await.unwrap().unwrap().totals.delivered, 5);
+}
+
+#[tokio::test]
+async fn a_hold_that_is_over_goes_with_the_next_claim_and_its_breaker_stays() {
+    let kit = Kit::start().await;
+    kit.open("h").await;
+    for name in ["a", "b", "c"] {
+        kit.given_due(name).await;
+    }
+    let now = kit.now().await;
+    for (field, value) in [("h", now - 1), ("i", now + 60_000), ("!h", 2)] {
+        let _: i64 = kit.on("HSET", "holds", &[field.as_bytes(), value.to_string().as_bytes()]).await;
+    }
+    for over in [Some(UnixMs(now - 1)), None] {
+        let visited = kit.visit(1, ClaimKind::Push).await;
+        assert_eq!(visited.claims.len(), 1);
+        let holds = visited.holds;
+        assert_eq!((holds.until("h"), holds.until("i"), holds.breaker("h")), (over, Some(UnixMs(now + 60_000)), 2));
+        let mut left: Vec<String> = kit.on("HKEYS", "holds", &[]).await;
+        left.sort();
+        assert_eq!(left, ["!h", "i"]);
+    }
 }

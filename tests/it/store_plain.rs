@@ -10,7 +10,7 @@ use duepost::{
         task::{DeadReason, NewTask, TaskState, When},
         time::UnixMs,
     },
-    store::{Claim, ClaimKind, Lease, Settled, Settlement},
+    store::{Claim, ClaimKind, Lease, Settled, Settlement, Visit},
 };
 
 use crate::{
@@ -24,13 +24,21 @@ fn closely(claim: &Claim) -> Lease {
     Lease { first: None, ..claim.lease.clone() }
 }
 
+/// Long enough for a machine that stalls.
+const LEASE_MS: u64 = 600_000;
+
+async fn push(kit: &Kit, tasks: usize) -> Vec<Claim> {
+    let visit = Visit { tasks, bytes: 1 << 20, lease: ms(LEASE_MS), kind: ClaimKind::Push };
+    kit.store.visit(&kit.queue, visit).await.unwrap().claims
+}
+
 /// Due, and then claimed in one visit.
 async fn given_claimed(kit: &Kit, names: &[&str]) -> Vec<Claim> {
     for name in names {
         kit.given(task(name)).await;
     }
     kit.advance(2);
-    let mut claims = kit.push(names.len()).await;
+    let mut claims = push(kit, names.len()).await;
     claims.sort_by_key(|claim| names.iter().position(|name| claim.id == id(name)));
     assert_eq!(claims.len(), names.len());
     claims
@@ -138,9 +146,10 @@ async fn a_row_that_has_changed_is_looked_at_closely() {
     assert_eq!(done(&[a, b_, b_]).await, ["completed", "completed", "already"], "marked, and twice");
     assert_eq!((kit.size("active").await, kit.total("delivered").await), (2, 2));
 
-    kit.lapse().await;
+    kit.advance(LEASE_MS + 1);
+    kit.visit(0, ClaimKind::Push).await;
     assert_eq!(kit.total("retrying").await, 2);
-    let again = kit.claim_one().await;
+    let again = push(&kit, 1).await.remove(0);
     assert!(again.lease.first.is_none(), "a second claim");
     let bytes = plain(c, ",h,", "");
     let other = plain(d, ",h,", "");
@@ -165,4 +174,20 @@ async fn plain_ends_count_for_limits_and_memory() {
     assert!(kit.get(&claim.id).await.is_none() && !kit.has_run_row(&claim.id).await, "memory is full: not kept");
     assert_eq!(kit.visit(1, ClaimKind::Push).await.claims.len(), 1);
     kit.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_instant_at_which_what_is_kept_goes_is_in_the_agenda() {
+    for is_plain in [true, false] {
+        let kit = Kit::start_with(Settings { retain_completed: ms(2000), ..Settings::default() }).await;
+        kit.open("h").await;
+        kit.given_due("a").await;
+        let claim = push(&kit, 1).await.remove(0);
+        let end_of_lease = kit.agenda().await;
+        let lease = if is_plain { claim.lease.clone() } else { closely(&claim) };
+        kit.settle(Settlement::new(lease, Verdict::Done)).await;
+        let ended = kit.score("completed", &claim.id).await.unwrap();
+        assert_eq!(kit.agenda().await, Some((ended + 2000) / 10_000 * 10_000 + 10_000), "plain: {is_plain}");
+        assert!(kit.agenda().await < end_of_lease);
+    }
 }

@@ -195,9 +195,12 @@ async fn a_stale_verdict_about_webhooks_that_have_it_does_not_complete() {
 async fn the_names_of_webhooks_are_compared_whole() {
     let kit = Kit::start().await;
     kit.open("h").await;
-    let (_, claim) = kit.given_claimed("a").await;
-    assert_eq!(kit.settle(about(&claim, retry_at(0), &["ab"], &["abc", "b"])).await, Settled::Scheduled);
-    assert_eq!(kit.get(&id("a")).await.unwrap().delivered_to, ["abc", "b"]);
+    for (name, other) in [("a", "ab"), ("b", "bc")] {
+        let (_, claim) = kit.given_claimed(name).await;
+        let later = retry_at(9_000_000_000_000);
+        assert_eq!(kit.settle(about(&claim, later, &[other], &["abc", "c", "b"])).await, Settled::Scheduled, "{other}");
+        assert_eq!(kit.get(&id(name)).await.unwrap().delivered_to, ["abc", "c", "b"]);
+    }
 }
 
 #[tokio::test]

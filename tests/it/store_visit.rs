@@ -42,11 +42,11 @@ async fn a_visit_takes_as_many_and_as_much_as_it_may() {
         kit.given(NewTask { payload: payload(&format!("\"{}\"", "x".repeat(1000))), ..task(&format!("t{n}")) }).await;
     }
     kit.advance(2);
-    assert_eq!(kit.push(2).await.len(), 2);
-    let visit = |bytes| Visit { tasks: 10, bytes, lease: LEASE, kind: ClaimKind::Push };
+    let visit = |bytes| Visit { tasks: 10, bytes, lease: secs(600), kind: ClaimKind::Push };
+    assert_eq!(kit.store.visit(&kit.queue, Visit { tasks: 2, ..visit(1 << 20) }).await.unwrap().claims.len(), 2);
     assert_eq!(kit.store.visit(&kit.queue, visit(2200)).await.unwrap().claims.len(), 2);
     assert_eq!(kit.store.visit(&kit.queue, visit(1)).await.unwrap().claims.len(), 1, "one always fits");
-    let last = kit.visit(10, ClaimKind::Push).await;
+    let last = kit.store.visit(&kit.queue, visit(1 << 20)).await.unwrap();
     assert_eq!((last.claims.len(), last.push), (1, None));
     kit.assert_sound().await;
     for n in 0..40 {
@@ -373,8 +373,9 @@ async fn no_more_than_the_most_are_kept_but_young_ones_with_a_clients_id_are_spa
         done.push(task.id);
     }
     assert!(kit.agenda().await.unwrap() <= (kit.now().await / 10_000 + 1) * 10_000);
-    kit.visit(0, ClaimKind::Push).await;
+    let visited = kit.visit(0, ClaimKind::Push).await;
     assert_eq!(kit.size("completed").await, 3, "the two old ones without a client's id are gone");
+    assert!(visited.agenda.unwrap() <= visited.now.plus(secs(10)), "and the one too many is looked at again");
     for spared in &done[2..] {
         assert!(kit.get(spared).await.is_some());
     }
@@ -384,4 +385,22 @@ async fn no_more_than_the_most_are_kept_but_young_ones_with_a_clients_id_are_spa
     assert!(kit.get(&id("a")).await.is_none() && kit.get(&id("b")).await.is_some());
     assert!(visited.agenda.unwrap().0 > visited.now.0 + 3_000_000);
     kit.assert_sound().await;
+}
+
+#[tokio::test]
+async fn what_goes_by_its_time_is_not_counted_among_the_too_many() {
+    let kept = Settings { retain_completed: secs(30), retain_completed_max: 3, ..Settings::default() };
+    let kit = Kit::start_with(kept).await;
+    kit.open("h").await;
+    for _ in 0..5 {
+        kit.given(anonymous()).await;
+    }
+    kit.advance(2);
+    for (n, claim) in kit.push(5).await.iter().enumerate() {
+        assert_eq!(kit.end(claim, Verdict::Done).await, Settled::Completed);
+        kit.advance(if n == 1 { 29_000 } else { 0 });
+    }
+    kit.advance(1500);
+    kit.visit(0, ClaimKind::Push).await;
+    assert_eq!(kit.size("completed").await, 3);
 }

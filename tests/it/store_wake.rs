@@ -154,8 +154,11 @@ async fn a_visit_sets_the_agenda_exactly() {
     let now = kit.now().await;
     let still = agenda().await.unwrap();
     assert!((now..=kit.now().await).contains(&still), "still due");
-    kit.push(1).await;
-    assert_eq!(agenda().await, kit.score("active", &task.id).await, "the end of a lease");
+    let visited = kit.visit(1, ClaimKind::Push).await;
+    let lease = kit.score("active", &task.id).await;
+    assert!(lease.is_some(), "it was claimed");
+    assert_eq!(visited.agenda.map(|at| at.0), lease, "the end of the lease that it gave");
+    assert_eq!(agenda().await, lease, "the end of a lease");
 }
 
 #[tokio::test]

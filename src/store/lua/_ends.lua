@@ -8,7 +8,7 @@ end
 local function keep(id, set)
   local time_kept = keeps(set)
   if time_kept <= 0 or memory_full and set == EXPIRED then call('HDEL', TASKS, id) call('HDEL', RUNS, id) return end
-  call('ZADD', set, NOW, id)
+  call('ZADD', set, text(now), id)
   local over = set ~= DEAD and call('ZCARD', set) > most_kept()
   lower(step(over and now or now + time_kept))
 end

@@ -13,7 +13,6 @@ local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[1]
 -- Numbers are dear as arguments: Redis prints each with all its digits. So is '%.0f': the digits of a float are long division.
 local function text(ms) return ms >= 1e9 and ms < 1e15 and string.format('%d%09d', ms / 1e9, ms % 1e9) or string.format('%.0f', ms) end
-local NOW = text(now)
 
 local function braked(at, floor) return floor > 0 and math.max(floor, math.min(at, floor + 4000)) or at end -- the caller's idea of now, 2 s either way
 local function has(bits, flag) return bit.band(bits or 0, flag) ~= 0 end
@@ -50,8 +49,8 @@ end
 -- Holds: webhook -> until ms;  '!' .. webhook -> holds so far of a breaker that is open, for the processes that did not open it.
 local any_holds -- as `ready` saw it: a queue without holds pays nothing
 -- The first instant at which a claim could take something: for pull, for push; nil = never.
-local function ready()
-  local due = head(DUE)
+local function ready(due) -- due: the head of due, where it is known
+  due = due or head(DUE)
   if not due then return end
   local g = gate()
   local at = math.max(due, tonumber(g[2] or 0))
@@ -60,13 +59,17 @@ local function ready()
   if g[4] then at = math.max(at, math.ceil((tonumber(g[6] or 0) - tonumber(g[5] or 0)) / 1000)) end
   if not g[1] or g[1] == '' then return at end
   local free = NEVER
-  if any_holds ~= false then any_holds = call('EXISTS', HOLDS) == 1 end
+  if any_holds == nil then any_holds = call('EXISTS', HOLDS) == 1 end
   if not any_holds then free = 0 else
     for hook in string.gmatch(g[1], '%S+') do free = math.min(free, tonumber(call('HGET', HOLDS, hook) or 0)) end
   end
   return at, math.max(at, free)
 end
-local function ring(pull, push) call('PUBLISH', string.match(AGENDA, '^(.-):{') .. ':bell', QUEUE .. ' ' .. (pull or '-') .. ' ' .. (push or '-')) end
+local function ring(pull, push)
+  local pull_at = pull and text(pull) or '-'
+  local push_at = push == pull and pull_at or push and text(push) or '-'
+  call('PUBLISH', string.match(AGENDA, '^(.-):{') .. ':bell', QUEUE .. ' ' .. pull_at .. ' ' .. push_at)
+end
 local function lower(at) if at then call('ZADD', AGENDA, 'LT', text(at), QUEUE) end end -- too early costs a visit, too late is a bug
 local function ring_if_earlier(before) -- before: head of due when the script began
   if (head(DUE) or NEVER) < before then

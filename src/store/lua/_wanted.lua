@@ -1,8 +1,10 @@
 -- Put after _lib.lua before the scripts that need it: what a queue wants at which instant.
 -- Most sets are empty most of the time, and asking that is cheap.
 local function filled(sets)
-  local some = {}
-  for _, set in ipairs(sets) do if call('EXISTS', set) == 1 then some[#some + 1] = set end end
+  local some, left = {}, call('EXISTS', unpack(sets))
+  for _, set in ipairs(sets) do
+    if left > #some and call('EXISTS', set) == 1 then some[#some + 1] = set end
+  end
   return some
 end
 local function due_in(set, till, most) return call('ZRANGE', set, '-inf', till, 'BYSCORE', 'LIMIT', '0', most) end

@@ -74,7 +74,7 @@ elseif first then
   seq = call('INCRBY', SEQ, made)
   bump('enqueued', made)
   if earliest < before then
-    local pull, push = ready()
+    local pull, push = ready(earliest)
     lower(push) ring(pull, push)
   end
 end

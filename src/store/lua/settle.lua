@@ -11,7 +11,7 @@
 --       already; then now.
 -- O(n log m). Runs at maxmemory, because its first write frees.
 call('ZREM', DUE, '')
-local mif, kept, drop, first = gate()[3], keeps(COMPLETED), ARGV[4] == '1', 7 + 7 * ARGV[6]
+local NOW, mif, kept, drop, first = text(now), gate()[3], keeps(COMPLETED), ARGV[4] == '1', 7 + 7 * ARGV[6]
 local full = mif and call('ZCARD', ACTIVE) >= tonumber(mif)
 for i = 7, first - 1, 7 do note(gate()[10], unpack(ARGV, i, i + 6)) end
 local function come_to(set) -- tasks were put there: the instant at which they go

@@ -12,7 +12,7 @@ local kind, room, retrying, before = tonumber(ARGV[7]), tonumber(ARGV[5]), 0, ni
 local lease, expiry, goes, UPTO = head(ACTIVE), head(EXPIRY), NEVER, text(upto)
 
 if may_end and lease and lease <= now then
-  for _, id in ipairs(due_in(ACTIVE, NOW, '100')) do
+  for _, id in ipairs(due_in(ACTIVE, text(now), '100')) do
     local run, record = read_run(call('HGET', RUNS, id)), call('HGET', TASKS, id)
     if not record then call('ZREM', ACTIVE, id) call('HDEL', RUNS, id) bump('ghosts', 1)
     elseif run and has(run.marks, CANCELLING) then finish(id, CANCELLED, 'cancelled')
