@@ -61,7 +61,7 @@ impl Sentinels {
         all
     }
 
-    /// Waits until every Sentinel knows the other two and all replicas, and can act.
+    /// Waits until every Sentinel knows the other two and all replicas and can act, and all nodes but one are replicas in step.
     pub async fn settled(&self) {
         for sentinel in self.sentinels.iter().filter(|s| s.child.is_some()) {
             eventually(FAILOVER, async || {
@@ -71,13 +71,20 @@ impl Sentinels {
             })
             .await;
         }
-        for node in &self.nodes {
-            eventually(FAILOVER, async || {
+        // A primary of before comes back as one, until a Sentinel tells it; only then it has what the others have.
+        eventually(FAILOVER, async || {
+            let mut primaries = 0;
+            for node in &self.nodes {
                 let info = node.ask("INFO replication").await.unwrap_or_default();
-                info.contains("role:master") || info.contains("master_link_status:up")
-            })
-            .await;
-        }
+                let primary = info.contains("role:master");
+                primaries += usize::from(primary);
+                if !primary && !(info.contains("master_link_status:up") && info.contains("master_sync_in_progress:0")) {
+                    return false;
+                }
+            }
+            primaries == 1
+        })
+        .await;
     }
 
     /// For `--redis-sentinel`.
