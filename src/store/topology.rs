@@ -229,10 +229,13 @@ impl Topology {
         Ok(())
     }
 
-    /// Some of the nodes known, others each time, and one of the settings.
+    /// Some of the nodes known, others each time, and one of the settings. Those that hold shards come first: their word about
+    /// themselves is the best.
     fn whom_to_ask(&self, seeds: &[Arc<Node>]) -> Vec<Arc<Node>> {
         let mut asked: Vec<_> = lock(&self.known).values().cloned().collect();
         fastrand::shuffle(&mut asked);
+        let table = self.table();
+        asked.sort_by_key(|node| !table.has(node));
         asked.truncate(MAX_ASKED - 1);
         let mut others: Vec<_> = seeds.iter().filter(|s| asked.iter().all(|a| a.name != s.name)).cloned().collect();
         fastrand::shuffle(&mut others);

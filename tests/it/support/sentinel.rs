@@ -78,7 +78,8 @@ impl Sentinels {
                 let info = node.ask("INFO replication").await.unwrap_or_default();
                 let primary = info.contains("role:master");
                 primaries += usize::from(primary);
-                if !primary && !(info.contains("master_link_status:up") && info.contains("master_sync_in_progress:0")) {
+                let in_step = info.contains("master_link_status:up") && info.contains("master_sync_in_progress:0");
+                if !primary && !in_step {
                     return false;
                 }
             }
