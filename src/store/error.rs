@@ -154,7 +154,8 @@ fn fate_of(error: &RedisError) -> Fate {
 }
 
 /// How Redis says that it does not know us, or does not let us: by code, or for long commands and in scripts in words.
-const REFUSALS: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "unauthenticated", "The user executing the script"];
+const REFUSALS: [&str; 6] =
+    ["NOAUTH", "WRONGPASS", "NOPERM", "unauthenticated", "The user executing the script", "ACL failure in script"];
 /// Whether TLS refused whom it met. The client library keeps the cause where only its text can be seen.
 fn is_bad_certificate(error: &RedisError) -> bool {
     error.to_string().contains("invalid peer certificate")
@@ -190,7 +191,7 @@ mod tests {
         StoreError::Call { call: "enqueue", cause, unknown: false }.fate()
     }
 
-    /// The lines are those of Redis 7.0; `tests/it/redis_errors.rs` provokes what one Redis can be made to say.
+    /// The lines are those of Redis 7.0, and one of Valkey 9.1; `tests/it/redis_errors.rs` provokes what one Redis can be made to say.
     #[test]
     fn the_error_table_by_line() {
         for (fate, line) in [
@@ -216,6 +217,7 @@ mod tests {
             (Fate::NotReady, "ERR Protocol error: unauthenticated multibulk length"),
             (Fate::NotReady, "NOPERM this user has no permissions to run the 'evalsha' command"),
             (Fate::NotReady, "ERR The user executing the script can't run this command or subcommand script: 6d"),
+            (Fate::NotReady, "ERR ACL failure in script: User app has no permissions to run the 'hset' command"),
             (Fate::NotReady, "WRONGPASS invalid username-password pair or user is disabled."),
             (Fate::Unknown, "UNBLOCKED client unblocked via CLIENT UNBLOCK"),
             (Fate::Bug, "CROSSSLOT Keys in request don't hash to the same slot"),
