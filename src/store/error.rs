@@ -191,7 +191,8 @@ mod tests {
         StoreError::Call { call: "enqueue", cause, unknown: false }.fate()
     }
 
-    /// The lines are those of Redis 7.0, and one of Valkey 9.1; `tests/it/redis_errors.rs` provokes what one Redis can be made to say.
+    /// The lines are those of Redis 7.0, and one of Valkey 9.1; `tests/it/redis_errors.rs` provokes what one Redis can be
+    /// made to say.
     #[test]
     fn the_error_table_by_line() {
         for (fate, line) in [

@@ -9,6 +9,8 @@ use super::{Reply, Store, StoreError, promise};
 
 /// Longest wait for a primary.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// A refusal counts against readiness for so long.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
 
 /// What Redis says of itself.
 #[derive(Debug, Clone)]
@@ -40,7 +42,7 @@ impl Store {
     /// version needs less than the work does.
     #[must_use]
     pub fn was_refused(&self) -> bool {
-        self.inner.topology.calm.was_refused_within(ANSWER_WITHIN)
+        self.inner.topology.calm.was_refused_within(REFUSED_FOR)
     }
 
     /// Asks each primary for its version and clock, and whether it will keep what it is given. For start and readiness;

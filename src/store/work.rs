@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::{
     Call, Reply, Store, StoreError, Value,
     keys::parse_raw_id,
@@ -15,7 +17,6 @@ use crate::domain::{
     task::TaskOptions,
     time::UnixMs,
 };
-use bytes::Bytes;
 
 /// A visit's answer may end leases no later than this after it was sent.
 const VISIT_GOOD_FOR: Duration = Duration::from_secs(1);
