@@ -44,11 +44,13 @@ struct Shares {
     began: Instant,
     service: Duration,
     redis: Duration,
+    calls: u64,
 }
 
 impl Shares {
     fn begin(service: &Service) -> Self {
-        Self { began: Instant::now(), service: service.part.cpu(), redis: service.redis_cpu() }
+        let (cpu, redis, calls) = (service.part.cpu(), service.redis_cpu(), service.redis_calls());
+        Self { began: Instant::now(), service: cpu, redis, calls }
     }
 
     fn tell(&self, service: &Service, own: Duration) -> String {
@@ -68,7 +70,14 @@ impl Shares {
         let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / tasks as f64;
         let (ours, redis) =
             (service.part.cpu().saturating_sub(self.service), service.redis_cpu().saturating_sub(self.redis));
-        format!("{}; a task: service {:.1} µs, Redis {:.1} µs", self.tell(service, own), each(ours), each(redis))
+        let shares = self.tell(service, own);
+        let calls = (service.redis_calls() - self.calls) as f64;
+        format!(
+            "{shares}; a task: service {:.1} µs, Redis {:.1} µs; {:.1} tasks a script call",
+            each(ours),
+            each(redis),
+            tasks as f64 / calls
+        )
     }
 }
 
