@@ -283,9 +283,10 @@ impl Store {
         let mut seen = HashSet::new();
         let again: Vec<bool> = tasks.iter().map(|t| t.id.as_ref().is_some_and(|id| !seen.insert(id.clone()))).collect();
         let mut results: Vec<Option<Result<Enqueued, StoreError>>> = tasks.iter().map(|_| None).collect();
+        let mut tasks: Vec<Option<NewTask>> = tasks.into_iter().map(Some).collect();
         for second_turn in [false, true] {
             let turn: Vec<usize> = (0..tasks.len()).filter(|i| again[*i] == second_turn).collect();
-            let calls = turn.iter().map(|i| self.enqueue(tasks[*i].clone()));
+            let calls: Vec<_> = turn.iter().filter_map(|i| Some(self.enqueue(tasks[*i].take()?))).collect();
             for (i, result) in turn.iter().zip(join_all(calls).await) {
                 results[*i] = Some(result);
             }
@@ -308,7 +309,7 @@ impl Store {
                 self.create_queue(queue, &Settings::default()).await?;
                 continue;
             }
-            let jobs = left.iter().map(|(_, task)| task.clone()).collect();
+            let jobs = left.iter().map(|(_, task)| Box::new(task.clone())).collect();
             let decided = read_decided(&mut reply, queue, jobs)?.into_iter().map(|answer| {
                 answer.map(|answer| match answer {
                     EnqueueAnswer::Done(enqueued) => *enqueued,
