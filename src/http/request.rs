@@ -138,7 +138,7 @@ where
     let method = request.method().clone();
     let (operation, guarded) = operation(&method, request.extensions().get::<MatchedPath>());
 
-    let span = api.traces.request(operation, request.uri().path(), traceparent(request.headers()).as_deref());
+    let span = api.traces.request(operation, request.uri().path(), || traceparent(request.headers()));
     // a request without a trace begins one: its task stores it, and so its deliveries find it
     if let Some(begun) = span.as_ref().and_then(RequestSpan::traceparent)
         && let Ok(begun) = HeaderValue::from_str(&begun)

@@ -10,7 +10,7 @@ use super::{
     keys::raw_id,
     record::Record,
     script,
-    tasks::{EnqueueAnswer, push_task, push_tasks, read_decided, read_view, when_args},
+    tasks::{EnqueueAnswer, push_task, push_tasks, read_decided, read_view, task_member, when_args},
 };
 use crate::domain::{
     id::{QueueName, TaskId},
@@ -119,7 +119,7 @@ impl Store {
     /// With [`super::Fate::Unknown`] it may have been taken.
     pub async fn put(&self, task: &NewTask, only_create: bool) -> Result<Put, StoreError> {
         let queue = &task.queue;
-        let member = raw_id(task.id.as_ref().unwrap_or(&TaskId::from_uid(task.uid)));
+        let member = task_member(task);
         let mut call = self.inner.call(&script::REPLACE, queue, self.inner.floor_ms());
         call.arg(u8::from(only_create));
         push_task(&mut call, task);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Batcher, Call, Inner, Reply, Store, StoreError,
     batch::Batch,
-    keys::{raw_id, shard_of},
+    keys::{raw_id, raw_uid, shard_of},
     record::{self, Record, RecordError, View},
     script,
 };
@@ -164,10 +164,7 @@ pub(super) fn push_tasks<'t>(call: &mut Call<'_>, all_or_none: bool, tasks: impl
 /// A task as `replace` takes it.
 pub(super) fn push_task(call: &mut Call<'_>, task: &NewTask) {
     let record = record::encode(task);
-    match &task.id {
-        Some(id) => call.arg(raw_id(id)),
-        None => call.arg([&[0], task.uid.0.as_bytes().as_slice()].concat()),
-    };
+    call.arg(task_member(task));
     let (kind, ms) = when_args(task.when);
     let (expiry, expiry_ms) = task.expires.map_or(("-", 0), when_args);
     call.arg(&record.head).arg(record.rest).arg(kind).arg(ms).arg(expiry).arg(expiry_ms);
@@ -183,6 +180,7 @@ pub(super) fn when_args(when: When) -> (&'static str, i64) {
 /// An answer for each job, and the shard's count of enqueues.
 type Answers = (Vec<Result<EnqueueAnswer, StoreError>>, Option<u64>);
 
+#[allow(clippy::vec_box)] // they come in boxes
 fn read_answers(value: super::Value, queue: &QueueName, jobs: Vec<Box<NewTask>>) -> Result<Answers, StoreError> {
     let mut reply = Reply::new("enqueue", value)?;
     if reply.text()? == "no_queue" {
@@ -193,6 +191,7 @@ fn read_answers(value: super::Value, queue: &QueueName, jobs: Vec<Box<NewTask>>)
 }
 
 /// {base, answers} from the front.
+#[allow(clippy::vec_box)] // they come in boxes
 pub(super) fn read_decided(
     reply: &mut Reply,
     queue: &QueueName,
@@ -228,8 +227,8 @@ pub(super) fn read_decided(
     Ok(jobs.into_iter().map(&mut read).collect())
 }
 
-fn task_member(task: &NewTask) -> Vec<u8> {
-    raw_id(task.id.as_ref().unwrap_or(&TaskId::from_uid(task.uid)))
+pub(super) fn task_member(task: &NewTask) -> Vec<u8> {
+    task.id.as_ref().map_or_else(|| raw_uid(task.uid.0).to_vec(), raw_id)
 }
 
 /// A new task as it stands right after the script took it.
