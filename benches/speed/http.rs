@@ -112,6 +112,8 @@ pub enum Until {
 #[derive(Clone)]
 pub struct Pace {
     pub arrived: Arc<AtomicU64>,
+    /// What was counted before the load began.
+    pub before: u64,
     pub in_the_works: u64,
     pub each: u64,
 }
@@ -154,7 +156,8 @@ where
                         break;
                     }
                     if let Some(pace) = &pace {
-                        while number * pace.each > pace.arrived.load(Ordering::Relaxed) + pace.in_the_works
+                        while pace.before + number * pace.each
+                            > pace.arrived.load(Ordering::Relaxed) + pace.in_the_works
                             && !stop.load(Ordering::Relaxed)
                         {
                             tokio::time::sleep(Duration::from_millis(1)).await;

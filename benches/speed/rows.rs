@@ -14,11 +14,11 @@ use crate::{
 pub const PAYLOAD: &str =
     r#"{"order_id":1042,"customer":"c-77120","event":"payment_timeout","amount":129.90,"currency":"EUR","try":12}"#;
 /// Connections of a closed loop.
-const CONNECTIONS: usize = 64;
+pub const CONNECTIONS: usize = 64;
 /// No measurement waits longer for what is to arrive.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-fn one(delay: &str) -> Vec<u8> {
+pub fn one(delay: &str) -> Vec<u8> {
     post("/queues/bench/tasks", &format!(r#"{{"payload":{PAYLOAD},"delay":"{delay}"}}"#))
 }
 
@@ -146,7 +146,7 @@ pub fn disk(size: Size) -> Vec<Row> {
 }
 
 /// Takes the tasks away, so that each round finds the same.
-fn empty(service: &Service) {
+pub fn empty(service: &Service) {
     service.call("POST", "/queues/bench/purge", r#"{"states":["scheduled","completed"]}"#);
 }
 
@@ -216,7 +216,7 @@ pub fn whole_life(size: Size, each: usize) -> Vec<Row> {
         let (before, cpu) = (sink.count(), sink.cpu());
         let shares = Shares::begin(&service);
         let request = if each == 1 { one("0s") } else { batch("bench", each, r#""delay":"0s""#) };
-        let pace = Pace { arrived: sink.arrived.clone(), in_the_works: before + 2000, each: each as u64 };
+        let pace = Pace { arrived: sink.arrived.clone(), before, in_the_works: 2000, each: each as u64 };
         let connections = if each == 1 { CONNECTIONS } else { 8 };
         let ours: Load = closed(service.address(), connections, Until::Over(size.round), Some(pace), constant(request));
         let rate = (sink.count() - before) as f64 / ours.took.as_secs_f64();
