@@ -131,3 +131,87 @@ struct Piece<B: Batch> {
     room: usize,
     slips: Vec<Slip<B>>,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    /// Notes how large each call was; a job of [`BROKEN`] breaks it.
+    #[derive(Default)]
+    struct Calls {
+        sizes: Mutex<Vec<usize>>,
+        first: Notify,
+    }
+
+    const BROKEN: usize = usize::MAX;
+
+    struct Job(QueueName, usize);
+
+    impl Batch for Arc<Calls> {
+        type Job = Job;
+        type Answer = usize;
+
+        fn queue(job: &Job) -> &QueueName {
+            &job.0
+        }
+
+        fn bytes(_: &Job) -> usize {
+            0
+        }
+
+        async fn run(&self, _: QueueName, jobs: Vec<Job>) -> Vec<Result<usize, StoreError>> {
+            let is_first = {
+                let mut sizes = self.sizes.lock().unwrap();
+                sizes.push(jobs.len());
+                sizes.len() == 1
+            };
+            if is_first {
+                self.first.notified().await;
+            }
+            assert!(jobs.iter().all(|job| job.1 != BROKEN), "broken on purpose");
+            jobs.iter().map(|job| Ok(job.1 * 2)).collect()
+        }
+    }
+
+    fn job(queue: &str, n: usize) -> Job {
+        Job(QueueName::parse(queue).unwrap(), n)
+    }
+
+    #[tokio::test]
+    async fn what_arrives_meanwhile_is_one_call_a_queue() {
+        let calls = Arc::new(Calls::default());
+        let batcher = Arc::new(Batcher::start(Arc::clone(&calls), 1));
+        let submit = |job| {
+            let batcher = Arc::clone(&batcher);
+            tokio::spawn(async move { batcher.submit(job).await.unwrap() })
+        };
+        let first = submit(job("a", 1));
+        while calls.sizes.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let others: Vec<_> = (0..MAX_JOBS + 2).map(|n| submit(job(if n % 2 == 0 { "a" } else { "b" }, n))).collect();
+        for _ in 0..10 {
+            tokio::task::yield_now().await; // they are all in the line now
+        }
+        assert_eq!(calls.sizes.lock().unwrap().len(), 1, "one round at a time");
+        calls.first.notify_one();
+        assert_eq!(first.await.unwrap(), 2);
+        for (n, other) in others.into_iter().enumerate() {
+            assert_eq!(other.await.unwrap(), n * 2);
+        }
+        assert_eq!(*calls.sizes.lock().unwrap(), [1, MAX_JOBS / 2 + 1, MAX_JOBS / 2 + 1]);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_takes_nobody_else_along() {
+        let calls = Arc::new(Calls::default());
+        calls.first.notify_one();
+        let batcher = Batcher::start(Arc::clone(&calls), 1);
+        assert!(batcher.submit(job("a", BROKEN)).await.is_err());
+        assert_eq!(batcher.submit(job("a", 4)).await.unwrap(), 8);
+    }
+}
