@@ -12,6 +12,10 @@ pub const LAPSED: &str = "pull lease over";
 /// The cause of a second claim: Redis forgot the first one, with the primary that had given it.
 pub const CLAIM_FORGOTTEN: &str = "claim forgotten";
 
+/// The cause of an attempt after a cancel: the claim is that of a primary whose place another has taken, which acknowledged
+/// the cancel. Claims are not waited for, so the two may know nothing of each other.
+pub const OLD_CLAIM: &str = "claim of a lost primary, after a cancel";
+
 /// The cause of a second delivery: Redis forgot a task that nobody had been promised yet, and the client asked again.
 pub const FORGOTTEN: &str = "forgotten before it was acknowledged";
 
@@ -164,7 +168,11 @@ fn judge(evidence: &Evidence<'_>, told: &Told, posts: &[&Seen], claims: &[&Claim
     }
     if let Some((200, done)) = told.cancel {
         for at in posts.iter().map(|s| s.at).chain(claims.iter().map(|c| c.asked)).filter(|at| *at > done) {
-            found.after_cancel.push(format!("{id}: {} ms after its cancel", at - done));
+            if evidence.forgets && disturbed(evidence, at) {
+                *found.doubles.entry(OLD_CLAIM.to_owned()).or_default() += 1;
+            } else {
+                found.after_cancel.push(format!("{id}: {} ms after its cancel", at - done));
+            }
         }
     }
     for seen in posts {
@@ -205,15 +213,19 @@ fn doubles(evidence: &Evidence<'_>, id: &str, posts: &[&Seen], found: &mut Findi
     }
 }
 
+/// Whether this was around a fault.
+fn disturbed(evidence: &Evidence<'_>, at: i64) -> bool {
+    evidence.windows.iter().any(|w| !w.on_record && (w.from..=w.to).contains(&at))
+}
+
 /// An ack counts until the task is claimed anew, so one that was acknowledged is the last claim's. A claim before the end of
 /// the lease before it needs a cause too, unless that one was given back. A claim is no promise, so Redis may forget it with its
 /// primary; and one that was a primary and does not know better may once more give what its successor gave.
 fn lapses(evidence: &Evidence<'_>, id: &str, claims: &[&Claimed], found: &mut Findings) {
-    let disturbed = |at: i64| evidence.windows.iter().any(|w| !w.on_record && (w.from..=w.to).contains(&at));
     for pair in claims.windows(2) {
         let (first, second) = (pair[0], pair[1]);
         let given_back = first.nacked.is_some_and(|at| at <= second.at);
-        let forgotten = evidence.forgets && (disturbed(first.at) || disturbed(second.at));
+        let forgotten = evidence.forgets && (disturbed(evidence, first.at) || disturbed(evidence, second.at));
         if first.acked.is_none() && given_back {
             continue;
         }

@@ -1,7 +1,7 @@
 //! The checker itself: a good history passes, and each planted fault is found and named.
 
 use crate::{
-    check::{CLAIM_FORGOTTEN, Evidence, FORGOTTEN, Findings, check},
+    check::{CLAIM_FORGOTTEN, Evidence, FORGOTTEN, Findings, OLD_CLAIM, check},
     journal::{Claimed, Ended, Ends, Journal, Seen, Told, Window, payload},
 };
 
@@ -179,8 +179,19 @@ fn a_second_claim_is_found_unless_redis_may_forget_the_first_one() {
 }
 
 #[test]
-fn an_attempt_after_a_cancel_is_found() {
-    planted(|it| it.seen.push(seen(&it.journal.told[3], 5, 500)), |f| &mut f.after_cancel);
+fn an_attempt_after_a_cancel_is_found_unless_redis_may_forget_its_claim() {
+    let late = |it: &mut History, window: (i64, i64)| {
+        let attempt = seen(&it.journal.told[3], 5, 500);
+        let (from, to) = (attempt.at + window.0, attempt.at + window.1);
+        it.windows.push(Window { cause: "failover", on_record: false, from, to });
+        it.seen.push(attempt);
+    };
+    planted(|it| late(it, (-500, 500)), |f| &mut f.after_cancel);
+    planted(|it| (it.forgets, _) = (true, late(it, (500, 900))), |f| &mut f.after_cancel);
+    let mut it = History::good();
+    late(&mut it, (-500, 500));
+    it.forgets = true;
+    assert_eq!((it.check().faults().as_str(), it.check().doubles.get(OLD_CLAIM)), ("", Some(&1)));
 }
 
 #[test]
