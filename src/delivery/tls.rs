@@ -1,8 +1,9 @@
-//! Whom deliveries trust: the system's roots and those of the operator's file, TLS 1.2 or later, always verified.
+//! Whom deliveries trust: the system's roots and those of the operator's file, TLS 1.2 or later, always verified. A
+//! session that is resumed was verified when it began, by the same roots.
 
 use std::{path::Path, sync::Arc};
 
-use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::CertificateDer};
+use rustls::{ClientConfig, RootCertStore, client::Resumption, crypto::ring, pki_types::CertificateDer};
 use rustls_native_certs::{load_certs_from_paths, load_native_certs};
 
 use super::DeliveryError;
@@ -16,6 +17,13 @@ const SYSTEM_BUNDLES: [&str; 6] = [
     "/etc/ssl/cert.pem",                                 // Alpine, macOS
     "/usr/local/etc/ssl/cert.pem",                       // FreeBSD
 ];
+
+/// Host names whose sessions are kept; past that the one that came first goes. A session spares each further connection
+/// 0.1 ms of CPU. It takes up to 30 KiB a host with an ordinary chain of certificates, and never more than about 1 MiB,
+/// as chain and ticket have 64 KiB each at most.
+const SESSION_HOSTS_MAX: usize = 1024;
+/// What rustls keeps of one host, by which it divides the number that it is given: its default of 256 is 32 hosts.
+const SESSIONS_PER_HOST: usize = 8;
 
 /// The configuration of all outgoing TLS.
 ///
@@ -39,7 +47,9 @@ pub fn client_config(extra_roots: Option<&Path>) -> Result<ClientConfig, Deliver
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(DeliveryError::Tls)?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.resumption = Resumption::in_memory_sessions(SESSION_HOSTS_MAX * SESSIONS_PER_HOST);
+    Ok(config)
 }
 
 /// The system's roots. With `SSL_CERT_FILE` set the library would give that file *instead* of them, while ours adds.

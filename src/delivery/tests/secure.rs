@@ -7,7 +7,10 @@ use std::{
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
-use rustls::{ServerConfig, ServerConnection, StreamOwned, pki_types::PrivateKeyDer};
+use rustls::{
+    ALL_VERSIONS, HandshakeKind, ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersion,
+    pki_types::PrivateKeyDer,
+};
 
 use super::{
     receiver::{Receiver, Step::*, answer},
@@ -37,27 +40,37 @@ fn tls_receiver(authority: &Authority, name: &str, edit: impl FnOnce(&mut Certif
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
     edit(&mut params);
     let cert = params.signed_by(&key, &authority.issuer).unwrap();
-    serve(cert.der().clone(), key, |mut stream| {
-        let (mut request, mut buf) = (Vec::new(), [0; 4096]);
-        while !request.ends_with(br#"{"order_id": 1042}"#) {
-            match stream.read(&mut buf) {
-                Ok(n) if n > 0 => request.extend_from_slice(&buf[..n]),
-                _ => return,
-            }
+    serve(ALL_VERSIONS, cert.der().clone(), key, |mut stream| {
+        if read_request(&mut stream) {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+            while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {}
         }
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
-        while stream.read(&mut buf).is_ok_and(|n| n > 0) {}
     })
 }
 
+type Tls = StreamOwned<ServerConnection, std::net::TcpStream>;
+
+/// Whether a whole one came.
+fn read_request(stream: &mut Tls) -> bool {
+    let (mut request, mut buf) = (Vec::new(), [0; 4096]);
+    while !request.ends_with(br#"{"order_id": 1042}"#) {
+        match stream.read(&mut buf) {
+            Ok(n) if n > 0 => request.extend_from_slice(&buf[..n]),
+            _ => return false,
+        }
+    }
+    true
+}
+
 fn serve(
+    versions: &[&'static SupportedProtocolVersion],
     cert: rustls::pki_types::CertificateDer<'static>,
     key: KeyPair,
-    talk: impl Fn(StreamOwned<ServerConnection, std::net::TcpStream>) + Send + 'static,
+    talk: impl Fn(Tls) + Send + 'static,
 ) -> SocketAddr {
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![cert], key)
@@ -136,7 +149,7 @@ async fn a_receiver_that_stops_reading_loses_its_tls_connection_too() {
     let (tell, told) = std::sync::mpsc::channel();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
-    let addr = serve(cert.unwrap().der().clone(), key, move |mut stream| {
+    let addr = serve(ALL_VERSIONS, cert.unwrap().der().clone(), key, move |mut stream| {
         let mut buf = [0; 1024];
         let _ = stream.read(&mut buf); // the head; then it reads no more until the call is over
         let _ = wait.lock().unwrap().recv();
@@ -160,6 +173,52 @@ async fn a_receiver_that_stops_reading_loses_its_tls_connection_too() {
     go.send(()).unwrap();
     let rest = tokio::task::spawn_blocking(move || told.recv_timeout(Duration::from_secs(20))).await.unwrap();
     assert!(rest.expect("the connection was kept") < body.len());
+}
+
+/// A receiver of any `*.shop.example` that closes after each answer, and how each of its handshakes went.
+fn closing_receiver(
+    authority: &Authority,
+    version: &'static SupportedProtocolVersion,
+) -> (SocketAddr, std::sync::mpsc::Receiver<Option<HandshakeKind>>) {
+    let key = KeyPair::generate().unwrap();
+    let cert = CertificateParams::new(vec!["*.shop.example".to_owned()]).unwrap().signed_by(&key, &authority.issuer);
+    let (tell, told) = std::sync::mpsc::channel();
+    let addr = serve(&[version], cert.unwrap().der().clone(), key, move |mut stream| {
+        if read_request(&mut stream) {
+            let _ = tell.send(stream.conn.handshake_kind());
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    (addr, told)
+}
+
+#[tokio::test]
+async fn a_further_connection_resumes_the_session_of_one_before() {
+    let authority = authority("known");
+    for version in ALL_VERSIONS {
+        let (delivery, (addr, told)) = (trusting(Some(&authority)), closing_receiver(&authority, version));
+        for _ in 0..4 {
+            let report = delivery.call(call(&format!("https://a.shop.example:{}/", addr.port()))).await;
+            assert_eq!(report.outcome, Outcome::Delivered, "{report:?}");
+        }
+        let kinds: Vec<_> = told.try_iter().flatten().collect();
+        let resumed = HandshakeKind::Resumed;
+        assert_eq!(kinds, [HandshakeKind::Full, resumed, resumed, resumed], "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn sessions_of_more_hosts_are_kept_than_the_library_keeps_by_itself() {
+    let authority = authority("known");
+    let (delivery, (addr, told)) = (trusting(Some(&authority)), closing_receiver(&authority, ALL_VERSIONS[0]));
+    for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
+        for host in 0..40 {
+            let report = delivery.call(call(&format!("https://h{host}.shop.example:{}/", addr.port()))).await;
+            assert_eq!(report.outcome, Outcome::Delivered, "{report:?}");
+        }
+        let kinds: Vec<_> = told.try_iter().flatten().collect();
+        assert_eq!(kinds, [kind; 40]);
+    }
 }
 
 #[test]
