@@ -160,7 +160,10 @@ where
                             > pace.arrived.load(Ordering::Relaxed) + pace.in_the_works
                             && !stop.load(Ordering::Relaxed)
                         {
-                            tokio::time::sleep(Duration::from_millis(1)).await;
+                            match pace.in_the_works {
+                                0 => tokio::task::yield_now().await, // one at a time, each at once
+                                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                            }
                         }
                     }
                     request.clear();

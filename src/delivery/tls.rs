@@ -21,7 +21,7 @@ const SYSTEM_BUNDLES: [&str; 6] = [
 /// Host names whose sessions are kept; past that the one that came first goes. A session spares each further connection
 /// 0.1 ms of CPU. It takes up to 30 KiB a host with an ordinary chain of certificates, and never more than about 1 MiB,
 /// as chain and ticket have 64 KiB each at most.
-const SESSION_HOSTS_MAX: usize = 1024;
+const SESSION_HOSTS_MAX: usize = 256;
 /// What rustls keeps of one host, by which it divides the number that it is given: its default of 256 is 32 hosts.
 const SESSIONS_PER_HOST: usize = 8;
 
