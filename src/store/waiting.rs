@@ -119,6 +119,13 @@ async fn run(mut hall: Hall, mut inbox: mpsc::Receiver<Note>, end: CancellationT
     let mut notes = Vec::with_capacity(MAX_DRAIN);
     let clock = std::sync::Arc::clone(hall.store.clock());
     loop {
+        if !hall.stirred.is_empty() {
+            // whoever is ready to come in does so first, and shares the look
+            tokio::task::yield_now().await;
+            for note in std::iter::from_fn(|| inbox.try_recv().ok()).take(MAX_DRAIN) {
+                hall.let_in(note);
+            }
+        }
         hall.attend();
         let next = hall.timers.first().map(|(at, _)| *at);
         let sleep = async {
