@@ -35,6 +35,20 @@ impl UnixMs {
         Self(self.0.saturating_add(i64::try_from(by.as_millis()).unwrap_or(i64::MAX)))
     }
 
+    /// What is shown of it, if its year has four digits. Written digit by digit: an answer shows three instants, and the
+    /// general way costs several times as much.
+    #[must_use]
+    pub fn digits(self) -> Option<[u8; 24]> {
+        let at = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::from_millisecond(self.0).ok()?);
+        let year = u16::try_from(at.year()).ok().filter(|year| *year <= 9999)?;
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        put(&mut text[0..4], year);
+        let two = [(5, at.month()), (8, at.day()), (11, at.hour()), (14, at.minute()), (17, at.second())];
+        two.into_iter().for_each(|(from, number)| put(&mut text[from..from + 2], number.unsigned_abs().into()));
+        put(&mut text[20..23], at.millisecond().unsigned_abs());
+        Some(text)
+    }
+
     /// How long after `earlier` this is; zero if it is not.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
@@ -45,16 +59,11 @@ impl UnixMs {
 /// `2026-11-30T17:25:00.000Z`: UTC with milliseconds.
 impl fmt::Display for UnixMs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(t) = jiff::Timestamp::from_millisecond(self.0) else { return write!(f, "{}ms", self.0) };
-        let at = jiff::tz::Offset::UTC.to_datetime(t);
-        let Ok(year @ 0..=9999) = u16::try_from(at.year()) else { return write!(f, "{t:.3}") };
-        // digit by digit: an answer shows three instants, and the general way costs several times as much
-        let mut text = *b"0000-00-00T00:00:00.000Z";
-        put(&mut text[0..4], year);
-        let two = [(5, at.month()), (8, at.day()), (11, at.hour()), (14, at.minute()), (17, at.second())];
-        two.into_iter().for_each(|(from, number)| put(&mut text[from..from + 2], number.unsigned_abs().into()));
-        put(&mut text[20..23], at.millisecond().unsigned_abs());
-        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
+        match (self.digits(), jiff::Timestamp::from_millisecond(self.0)) {
+            (Some(text), _) => f.write_str(std::str::from_utf8(&text).unwrap_or_default()),
+            (None, Ok(t)) => write!(f, "{t:.3}"),
+            (None, Err(_)) => write!(f, "{}ms", self.0),
+        }
     }
 }
 

@@ -6,18 +6,12 @@
 use std::{convert::Infallible, fmt, sync::Arc};
 
 use axum::{
-    extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
+    RequestExt as _,
+    extract::{FromRequestParts, MatchedPath, RawPathParams, Request},
     http::{HeaderMap, header, request::Parts},
-    middleware::Next,
-    response::{IntoResponse, Response},
 };
 
-use super::{
-    Shared,
-    problem::{Kind, Problem},
-    request::Operation,
-    shed::shed,
-};
+use super::problem::{Kind, Problem};
 use crate::{
     domain::id::QueueName,
     keys::{
@@ -25,6 +19,9 @@ use crate::{
         Role::{self, Consume, Produce, Read},
     },
 };
+
+/// Need no key.
+pub(super) const OPEN: [&str; 5] = ["get_livez", "get_readyz", "get_version", "get_openapi", "get_docs"];
 
 /// Which roles may call what; `admin` may call everything.
 pub(super) const NEEDS: &[(&str, &[Role])] = &[
@@ -123,39 +120,35 @@ fn judge_queue(key: &Key, operation: &str, queue: Option<&str>) -> Result<(), Pr
     }
 }
 
-async fn judge(key: &Key, parts: &mut Parts) -> Result<(), Problem> {
-    let operation = parts.extensions.get::<Operation>().map_or("none", |operation| operation.0);
+async fn judge_call(key: &Key, operation: &str, request: &mut Request) -> Result<(), Problem> {
     judge_role(key, operation)?;
-    if !parts.extensions.get::<MatchedPath>().is_some_and(|path| path.as_str().contains("{queue}")) {
+    if !request.extensions().get::<MatchedPath>().is_some_and(|path| path.as_str().contains("{queue}")) {
         return judge_queue(key, operation, None);
     }
-    let params = RawPathParams::from_request_parts(parts, &()).await;
+    let params = request.extract_parts::<RawPathParams>().await;
     let params = params.map_err(|_| Problem::invalid("the path is not UTF-8 once its percent-encoding is undone"))?;
     // a path that names a queue but has none never fits
     let queue = params.iter().find(|(name, _)| *name == "queue").map_or("", |(_, queue)| queue);
     judge_queue(key, operation, Some(queue))
 }
 
-/// Stops calls without a key, or with one that does not allow them, and those for which there is no place.
-pub(super) async fn guard(State(api): State<Shared>, request: Request, next: Next) -> Response {
-    let Some(keys) = &api.auth.0 else { return shed(&api, request, next).await };
+/// Stops calls without a key, or with one that does not allow them; and says whose a call is, which extractors find too.
+pub(super) async fn judge(
+    auth: &Auth,
+    operation: &str,
+    request: &mut Request,
+) -> (Option<Caller>, Result<(), Problem>) {
+    let Some(keys) = &auth.0 else { return (None, Ok(())) };
     let key = match admit(keys, request.headers()) {
         Ok(key) => key,
-        Err(problem) => return problem.into_response(),
+        Err(problem) => return (None, Err(problem)),
     };
-    let (mut parts, body) = request.into_parts();
-    let mut response = match judge(key, &mut parts).await {
-        Ok(()) => {
-            parts.extensions.insert(Caller(Arc::clone(key)));
-            shed(&api, Request::from_parts(parts, body), next).await
-        }
-        Err(problem) => problem.into_response(),
-    };
-    response.extensions_mut().insert(Caller(Arc::clone(key)));
-    response
+    let (caller, judged) = (Caller(Arc::clone(key)), judge_call(key, operation, request).await);
+    request.extensions_mut().insert(caller.clone());
+    (Some(caller), judged)
 }
 
-/// Whose key a request came with: an extension of request and response.
+/// Whose key a request came with: an extension of the request.
 #[derive(Clone)]
 pub(super) struct Caller(Arc<Key>);
 

@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use axum::{
     body::Body,
     extract::{FromRequest, FromRequestParts, RawPathParams, Request},
-    http::{HeaderMap, header, request::Parts},
+    http::{HeaderMap, HeaderName, header, request::Parts},
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -290,9 +290,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Trace {
     }
 }
 
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
 /// The header's text, if it has the form that W3C gives it and is there once.
 pub(super) fn traceparent(headers: &HeaderMap) -> Option<String> {
-    let mut values = headers.get_all("traceparent").iter();
+    let mut values = headers.get_all(TRACEPARENT).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
     let text = value.to_str().ok()?;
     let parts: Vec<&str> = text.split('-').collect();

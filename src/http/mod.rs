@@ -7,7 +7,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use axum::{Router, middleware};
+use axum::Router;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -203,10 +203,7 @@ pub fn router(api: Api) -> Router {
     let (guarded, open) = operations();
     let (guarded, _) = guarded.split_for_parts();
     let (open, _) = open.split_for_parts();
-    let mut router = guarded
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&state), durability::tell))
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&state), auth::guard))
-        .merge(open);
+    let mut router = guarded.merge(open);
     if let Some(receiver) = receiver {
         router = router.merge(dev::router(receiver));
     }
@@ -218,8 +215,7 @@ fn framed(router: Router<Shared>, state: Shared) -> Router {
     router
         .fallback(system::no_route)
         .method_not_allowed_fallback(system::no_method)
-        .layer(CatchPanicLayer::custom(request::panicked))
-        .layer(middleware::from_fn_with_state(Arc::clone(&state), request::surround))
+        .layer((request::Surround(Arc::clone(&state)), CatchPanicLayer::custom(request::panicked)))
         .with_state(state)
 }
 

@@ -15,6 +15,8 @@ use super::problem::{Fault, Problem};
 
 /// Fields of one object that are looked at.
 const FIELDS_MAX: usize = 200;
+/// So many names are asked for as a rule.
+const FIELDS_USUAL: usize = 16;
 /// Characters of a foreign name that an answer repeats.
 const NAME_SHOWN: usize = 128;
 
@@ -75,7 +77,8 @@ impl<'a> Object<'a> {
     }
 
     fn new(path: String, found: Entries<'a>) -> Self {
-        let mut object = Self { path, entries: Vec::new(), known: Vec::new(), faults: Vec::new() };
+        let entries = Vec::with_capacity(found.0.len());
+        let mut object = Self { path, entries, known: Vec::with_capacity(FIELDS_USUAL), faults: Vec::new() };
         for (name, value) in found.0 {
             if object.entries.iter().any(|(other, _)| *other == name) {
                 object.fault(&name, "is given twice");
@@ -183,9 +186,11 @@ impl<'a> Object<'a> {
 
     /// All that is wrong, unknown fields included.
     fn finish(mut self) -> Vec<Fault> {
-        let known = self.known.join(", ");
-        for (name, _) in std::mem::take(&mut self.entries) {
-            self.fault(&name, format!("is not a field here; known are {known}"));
+        if !self.entries.is_empty() {
+            let known = self.known.join(", ");
+            for (name, _) in std::mem::take(&mut self.entries) {
+                self.fault(&name, format!("is not a field here; known are {known}"));
+            }
         }
         self.faults
     }

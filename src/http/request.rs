@@ -1,20 +1,27 @@
 //! What surrounds every request: its id, its line in the log, its place in the metrics, and the body of its problem.
 
-use std::any::Any;
+use std::{
+    any::Any,
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use axum::{
-    body::Body,
-    extract::{MatchedPath, Request, State},
+    BoxError,
+    body::{Body, Bytes, HttpBody},
+    extract::{MatchedPath, Request},
     http::{HeaderMap, HeaderName, HeaderValue, Method, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use tokio::time::Instant;
+use tower::{Layer, Service};
 use uuid::Uuid;
 
 use super::{
     Shared,
-    auth::Caller,
+    auth::{self, Caller},
+    durability,
     extract::traceparent,
     openapi,
     problem::{Kind, Problem},
@@ -43,10 +50,6 @@ impl RequestId {
 const LOG_TARGET: &str = "duepost::requests";
 /// Characters of a path in the log.
 const PATH_SHOWN: usize = 300;
-
-/// The `operationId` of a request, or `none`: an extension for those that judge it.
-#[derive(Clone, Copy)]
-pub(super) struct Operation(pub &'static str);
 
 /// What the log tells of a request: nothing of its query, its body, or its other headers.
 struct Shown {
@@ -81,16 +84,61 @@ fn new_id(api: &Shared) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
 }
 
-/// Wraps all routes and the fallback.
-pub(super) async fn surround(State(api): State<Shared>, mut request: Request, next: Next) -> Response {
+/// Puts [`surround`] around all routes and the fallback. All of it in one layer: each one more would cost every request
+/// a box and a clone of all that it surrounds.
+#[derive(Clone)]
+pub(super) struct Surround(pub Shared);
+
+impl<S> Layer<S> for Surround {
+    type Service = Surrounded<S>;
+
+    fn layer(&self, within: S) -> Surrounded<S> {
+        Surrounded { api: self.0.clone(), within }
+    }
+}
+
+/// A route and what surrounds it.
+#[derive(Clone)]
+pub(super) struct Surrounded<S> {
+    api: Shared,
+    within: S,
+}
+
+impl<S, B> Service<Request> for Surrounded<S>
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.within.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let next = self.within.clone();
+        let ready = std::mem::replace(&mut self.within, next);
+        Box::pin(surround(self.api.clone(), request, ready))
+    }
+}
+
+async fn surround<S, B>(api: Shared, mut request: Request, within: S) -> Result<Response, Infallible>
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let began = Instant::now();
     let id = own_id(request.headers());
     let id = id.unwrap_or_else(|| new_id(&api));
     let method = request.method().clone();
-    let operation = operation(&method, request.extensions().get::<MatchedPath>());
-    request.extensions_mut().insert(Operation(operation));
+    let (operation, guarded) = operation(&method, request.extensions().get::<MatchedPath>());
 
-    let span = api.traces.request(operation, request.uri().path(), traceparent(request.headers()).as_deref());
+    let span = api.traces.request(operation, request.uri().path(), || traceparent(request.headers()));
     // a request without a trace begins one: its task stores it, and so its deliveries find it
     if let Some(begun) = span.as_ref().and_then(RequestSpan::traceparent)
         && let Ok(begun) = HeaderValue::from_str(&begun)
@@ -100,7 +148,8 @@ pub(super) async fn surround(State(api): State<Shared>, mut request: Request, ne
     let shown = Shown::of(&api, &request);
 
     request.extensions_mut().insert(RequestId(id.clone()));
-    let mut response = next.run(request).await;
+    let (mut response, caller) =
+        if guarded { admitted(&api, operation, request, within).await } else { (pass(request, within).await, None) };
 
     let request_id = id.to_str().unwrap_or_default();
     let status = response.status().as_u16();
@@ -110,7 +159,7 @@ pub(super) async fn surround(State(api): State<Shared>, mut request: Request, ne
     }
     if let Some(shown) = shown {
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
-        let key = response.extensions().get::<Caller>().map(Caller::name);
+        let key = caller.as_ref().map(Caller::name);
         let (path, trace) = (shown.path.as_str(), shown.trace.as_deref());
         if api.request_log {
             tracing::info!(target: LOG_TARGET, request_id, %method, path, operation, status, took_ms, key, trace, "answered");
@@ -125,7 +174,45 @@ pub(super) async fn surround(State(api): State<Shared>, mut request: Request, ne
         response.headers_mut().remove(header::CONTENT_LENGTH);
     }
     response.headers_mut().insert(REQUEST_ID, id);
-    response
+    Ok(response)
+}
+
+/// Answers a call that needs a key, where there are some, and a place among those under way; and whose it is.
+async fn admitted<S, B>(
+    api: &Shared,
+    operation: &'static str,
+    mut request: Request,
+    within: S,
+) -> (Response, Option<Caller>)
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (caller, judged) = auth::judge(&api.auth, operation, &mut request).await;
+    // who has no key takes no place
+    let _place = match judged.and_then(|()| api.rooms.place(operation)) {
+        Ok(place) => place,
+        Err(problem) => return (problem.into_response(), caller),
+    };
+    let told = durability::is_told(request.method().as_str(), operation);
+    let mut response = pass(request, within).await;
+    if told && response.status().is_success() {
+        durability::tell(api, operation, &mut response);
+    }
+    (response, caller)
+}
+
+async fn pass<S, B>(request: Request, mut within: S) -> Response
+where
+    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    match within.call(request).await {
+        Ok(response) => response.map(Body::new),
+        Err(never) => match never {},
+    }
 }
 
 /// What a client learns of a panic; the hook that logs panics has told the rest.
@@ -144,9 +231,12 @@ fn tell(problem: &Problem, request_id: &str, operation: &'static str) {
     }
 }
 
-fn operation(method: &Method, path: Option<&MatchedPath>) -> &'static str {
-    let Some(path) = path else { return "none" };
+/// The `operationId` of a request, or `none`; and whether it is one of those that need a key, as all of a path's are where
+/// one is.
+fn operation(method: &Method, path: Option<&MatchedPath>) -> (&'static str, bool) {
+    let Some(path) = path else { return ("none", false) };
     let method = if method == Method::HEAD { "GET" } else { method.as_str() };
-    let found = openapi::OPERATIONS.iter().find(|(m, p, _)| *m == method && *p == path.as_str());
-    found.map_or("none", |(_, _, id)| id)
+    let mut of_path = openapi::OPERATIONS.iter().filter(|(_, p, _)| *p == path.as_str()).peekable();
+    let guarded = of_path.peek().is_some_and(|(.., id)| !auth::OPEN.contains(id));
+    (of_path.find(|(m, ..)| *m == method).map_or("none", |(.., id)| id), guarded)
 }

@@ -68,10 +68,7 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
     let take = |stream, place: Place| {
         let (router, stop, end) = (router.clone(), stop.clone(), end.clone());
         connections.spawn(async move {
-            tokio::select! {
-                () = connection(stream, router, options, stop) => {}
-                () = end.cancelled() => {}
-            }
+            connection(stream, router, options, stop, end).await;
             drop(place);
         });
     };
@@ -125,7 +122,13 @@ async fn pause_after(error: &io::Error, stop: &CancellationToken) {
     }
 }
 
-async fn connection(stream: TcpStream, router: Router, options: ServeOptions, stop: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    router: Router,
+    options: ServeOptions,
+    stop: CancellationToken,
+    end: CancellationToken,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "a connection was gone before it was served");
         return;
@@ -153,14 +156,23 @@ async fn connection(stream: TcpStream, router: Router, options: ServeOptions, st
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(2 * HEAD_BYTES_MAX);
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => match tokio::time::timeout(PARTING, connection.as_mut()).await {
-            Ok(ended) => ended,
-            Err(_) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
+    // one thing to look out for at each of its steps; the end comes after the stop
+    let before = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = stop.cancelled() => None,
+    };
+    let part = async {
+        if let Ok(ended) = tokio::time::timeout(PARTING, connection.as_mut()).await {
+            return ended;
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
+    let ended = match before {
+        Some(ended) => ended,
+        None => tokio::select! {
+            ended = part => ended,
+            () = end.cancelled() => return,
         },
     };
     if let Err(error) = ended {

@@ -4,17 +4,11 @@
 //! Not tower's `ConcurrencyLimit` under `LoadShed`: which room a call takes a place in depends on its operation, and
 //! two layers and their boxes a route would say no more than one semaphore.
 
-use axum::{
-    extract::Request,
-    middleware::Next,
-    response::{IntoResponse, Response},
-};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    Limits, Shared,
+    Limits,
     problem::{Kind, Problem},
-    request::Operation,
 };
 
 /// Tests of webhooks at once. Each waits for a receiver, which may take as long as its webhook's timeout lets it.
@@ -42,15 +36,11 @@ impl Rooms {
             _ => Some(&self.calls),
         }
     }
-}
 
-/// Takes a place for as long as the call lasts. Behind `auth`: who has no key takes none.
-pub(super) async fn shed(api: &Shared, request: Request, next: Next) -> Response {
-    let operation = request.extensions().get::<Operation>().map_or("none", |operation| operation.0);
-    let Some(room) = api.rooms.of(operation) else { return next.run(request).await };
-    let Ok(_place) = room.try_acquire() else {
-        let detail = "there are too many calls under way; nothing was done";
-        return Problem::new(Kind::Overloaded, detail).into_response();
-    };
-    next.run(request).await
+    /// A place for as long as the call lasts; `None` where none is needed.
+    pub fn place(&self, operation: &str) -> Result<Option<SemaphorePermit<'_>>, Problem> {
+        let Some(room) = self.of(operation) else { return Ok(None) };
+        let overloaded = |_| Problem::new(Kind::Overloaded, "there are too many calls under way; nothing was done");
+        room.try_acquire().map(Some).map_err(overloaded)
+    }
 }

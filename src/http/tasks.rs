@@ -48,8 +48,9 @@ pub async fn create_task(
     let horizon = horizon(&api);
     let wanted = decode(body.text(), |o| read_task(o, horizon))?;
     let task = new_task(&api, &queue, &body, wanted, traceparent)?;
-    let id = id_of(&task);
-    match api.store.enqueue(task).await.map_err(|error| Problem::of_enqueue(error, id.clone()))? {
+    let (id, uid) = (task.id.clone(), task.uid);
+    let of = |error| Problem::of_enqueue(error, id.unwrap_or_else(|| TaskId::from_uid(uid)));
+    match api.store.enqueue(task).await.map_err(of)? {
         Enqueued::Created(task) => {
             api.metrics.queue(queue.as_str()).enqueued(1);
             Ok((StatusCode::CREATED, location_of(&task), Json(lean(&api, &task).await)).into_response())

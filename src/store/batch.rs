@@ -1,9 +1,10 @@
 //! Batches that form by themselves: what arrives while calls are under way makes up the next one. No timer, so an idle
 //! service adds no delay; under load Redis runs one script for many tasks.
 
-use std::{collections::HashMap, future::Future, sync::Arc};
+use std::{collections::HashMap, future::Future, panic::AssertUnwindSafe, sync::Arc};
 
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use futures_util::FutureExt as _;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{error::StoreError, keys::shard_of};
 use crate::domain::id::QueueName;
@@ -16,8 +17,6 @@ pub const MAX_BYTES: usize = 1 << 20;
 const MAX_DRAIN: usize = 2048;
 /// Jobs that may wait; past it callers wait.
 const BACKLOG: usize = 16_384;
-/// Rounds under way at once: one on the wire while the next one forms in Redis's socket.
-const IN_FLIGHT: usize = 2;
 
 /// Jobs that one script does many of.
 pub trait Batch: Send + Sync + 'static {
@@ -74,37 +73,37 @@ impl<B: Batch> Batcher<B> {
     }
 }
 
+/// One round at a time: what arrives meanwhile makes up the next one. With two of them each would be half as large, and
+/// most of what a call costs is the call.
 async fn gather<B: Batch>(batch: Arc<B>, mut inbox: mpsc::Receiver<Slip<B>>) {
-    let rounds = Arc::new(Semaphore::new(IN_FLIGHT));
-    loop {
-        let Ok(round) = Arc::clone(&rounds).acquire_owned().await else { return };
-        let mut slips = Vec::with_capacity(64);
-        if inbox.recv_many(&mut slips, MAX_DRAIN).await == 0 {
-            return;
+    let mut slips = Vec::with_capacity(64);
+    while inbox.recv_many(&mut slips, MAX_DRAIN).await > 0 {
+        let mut pieces = split::<B>(&mut slips);
+        match pieces.pop() {
+            Some(only) if pieces.is_empty() => run(&*batch, only).await,
+            last => {
+                let all = pieces.into_iter().chain(last).map(|piece| run(&*batch, piece));
+                futures_util::future::join_all(all).await;
+            }
         }
-        let batch = Arc::clone(&batch);
-        tokio::spawn(async move {
-            let calls = split::<B>(slips).into_iter().map(|(queue, slips)| {
-                let batch = Arc::clone(&batch);
-                async move {
-                    let (jobs, takers): (Vec<_>, Vec<_>) = slips.into_iter().unzip();
-                    for (answer, taker) in batch.run(queue, jobs).await.into_iter().zip(takers) {
-                        let _ = taker.send(answer); // a caller that went away does not mind
-                    }
-                }
-            });
-            futures_util::future::join_all(calls).await;
-            drop(round);
-        });
+    }
+}
+
+/// A panic is the end of these jobs alone.
+async fn run<B: Batch>(batch: &B, (queue, slips): (QueueName, Vec<Slip<B>>)) {
+    let (jobs, takers): (Vec<_>, Vec<_>) = slips.into_iter().unzip();
+    let Ok(answers) = AssertUnwindSafe(batch.run(queue, jobs)).catch_unwind().await else { return };
+    for (answer, taker) in answers.into_iter().zip(takers) {
+        let _ = taker.send(answer); // a caller that went away does not mind
     }
 }
 
 /// Groups by queue, in order, in pieces that a script may take.
-fn split<B: Batch>(slips: Vec<Slip<B>>) -> Vec<(QueueName, Vec<Slip<B>>)> {
+fn split<B: Batch>(slips: &mut Vec<Slip<B>>) -> Vec<(QueueName, Vec<Slip<B>>)> {
     let mut pieces: Vec<Piece<B>> = Vec::new();
     let mut open: HashMap<QueueName, usize> = HashMap::new(); // queue -> its last piece
     let mut last = 0; // mostly the next slip is of the same queue
-    for slip in slips {
+    for slip in slips.drain(..) {
         let (queue, bytes) = (B::queue(&slip.0), B::bytes(&slip.0));
         if pieces.get(last).is_none_or(|piece| piece.queue != *queue) {
             last = open.get(queue).copied().unwrap_or(usize::MAX);

@@ -10,7 +10,7 @@ use super::{
     keys::raw_id,
     record::Record,
     script,
-    tasks::{EnqueueAnswer, push_task, push_tasks, read_decided, read_view, when_args},
+    tasks::{EnqueueAnswer, push_task, push_tasks, read_decided, read_view, task_member, when_args},
 };
 use crate::domain::{
     id::{QueueName, TaskId},
@@ -119,7 +119,7 @@ impl Store {
     /// With [`super::Fate::Unknown`] it may have been taken.
     pub async fn put(&self, task: &NewTask, only_create: bool) -> Result<Put, StoreError> {
         let queue = &task.queue;
-        let member = raw_id(task.id.as_ref().unwrap_or(&TaskId::from_uid(task.uid)));
+        let member = task_member(task);
         let mut call = self.inner.call(&script::REPLACE, queue, self.inner.floor_ms());
         call.arg(u8::from(only_create));
         push_task(&mut call, task);
@@ -283,9 +283,10 @@ impl Store {
         let mut seen = HashSet::new();
         let again: Vec<bool> = tasks.iter().map(|t| t.id.as_ref().is_some_and(|id| !seen.insert(id.clone()))).collect();
         let mut results: Vec<Option<Result<Enqueued, StoreError>>> = tasks.iter().map(|_| None).collect();
+        let mut tasks: Vec<Option<NewTask>> = tasks.into_iter().map(Some).collect();
         for second_turn in [false, true] {
             let turn: Vec<usize> = (0..tasks.len()).filter(|i| again[*i] == second_turn).collect();
-            let calls = turn.iter().map(|i| self.enqueue(tasks[*i].clone()));
+            let calls: Vec<_> = turn.iter().filter_map(|i| Some(self.enqueue(tasks[*i].take()?))).collect();
             for (i, result) in turn.iter().zip(join_all(calls).await) {
                 results[*i] = Some(result);
             }
@@ -308,7 +309,7 @@ impl Store {
                 self.create_queue(queue, &Settings::default()).await?;
                 continue;
             }
-            let jobs = left.iter().map(|(_, task)| task.clone()).collect();
+            let jobs = left.iter().map(|(_, task)| Box::new(task.clone())).collect();
             let decided = read_decided(&mut reply, queue, jobs)?.into_iter().map(|answer| {
                 answer.map(|answer| match answer {
                     EnqueueAnswer::Done(enqueued) => *enqueued,

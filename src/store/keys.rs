@@ -123,9 +123,17 @@ impl Keys {
 #[must_use]
 pub fn raw_id(id: &TaskId) -> Vec<u8> {
     match id.as_uuid() {
-        Some(uuid) => [&[0], uuid.as_bytes().as_slice()].concat(),
+        Some(uuid) => raw_uid(uuid).to_vec(),
         None => id.as_str().as_bytes().to_vec(),
     }
+}
+
+/// The same of an id that is the text of a UUID.
+#[must_use]
+pub fn raw_uid(uuid: uuid::Uuid) -> [u8; 17] {
+    let mut raw = [0; 17];
+    raw[1..].copy_from_slice(uuid.as_bytes());
+    raw
 }
 
 /// The id that a member of a set stands for.

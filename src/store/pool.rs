@@ -121,15 +121,16 @@ impl Lane {
                         return Err(StoreError::Connect(Arc::new(PoolError::Timeout(TimeoutType::Wait))));
                     };
                     match self.peek(shard) {
-                        Peek::Apart(now, _) if Arc::ptr_eq(&now, &node) => return self.connect(node).await,
+                        // boxed, as all that is rare here: every call of Redis would be as big as this
+                        Peek::Apart(now, _) if Arc::ptr_eq(&now, &node) => return Box::pin(self.connect(node)).await,
                         _ => {} // somebody made it, or the primary changed
                     }
                 }
                 Peek::Nobody { never_looked: true } if !looked => {
                     looked = true;
-                    let _ = self.topology.look_since(Instant::now()).await; // said by `nobody`
+                    let _ = Box::pin(self.topology.look_since(Instant::now())).await; // said by `nobody`
                 }
-                Peek::Nobody { .. } => return Err(self.topology.nobody().await),
+                Peek::Nobody { .. } => return Err(Box::pin(self.topology.nobody()).await),
             }
         }
     }
@@ -203,7 +204,7 @@ impl Lane {
                     Some((ServerErrorKind::Moved, address)) => self.topology.moved(call.shard(), address, &line.node),
                     Some((ServerErrorKind::Ask, address)) => {
                         let Some(node) = self.topology.redirected(address, &line.node) else { return Err(error) };
-                        return self.send_asking(call, &node).await;
+                        return Box::pin(self.send_asking(call, &node)).await;
                     }
                     _ => return Err(error),
                 },
@@ -258,7 +259,7 @@ impl Lane {
         commands: impl Fn(&[u16]) -> Pipeline,
     ) -> Vec<(Vec<u16>, Result<Value, StoreError>)> {
         if !self.topology.is_single() && self.topology.version() == 0 {
-            let _ = self.topology.look_since(Instant::now()).await; // said by each group
+            let _ = Box::pin(self.topology.look_since(Instant::now())).await; // said by each group
         }
         let table = self.topology.table();
         let mut groups: Vec<Vec<u16>> = vec![Vec::new(); table.nodes.len() + 1];

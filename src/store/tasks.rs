@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Batcher, Call, Inner, Reply, Store, StoreError,
     batch::Batch,
-    keys::{raw_id, shard_of},
+    keys::{raw_id, raw_uid, shard_of},
     record::{self, Record, RecordError, View},
     script,
 };
@@ -110,21 +110,22 @@ pub enum EnqueueAnswer {
 }
 
 impl Batch for Enqueues {
-    type Job = NewTask;
+    /// Boxed: it is handed on several times.
+    type Job = Box<NewTask>;
     type Answer = EnqueueAnswer;
 
-    fn queue(job: &NewTask) -> &QueueName {
+    fn queue(job: &Box<NewTask>) -> &QueueName {
         &job.queue
     }
 
-    fn bytes(job: &NewTask) -> usize {
+    fn bytes(job: &Box<NewTask>) -> usize {
         job.payload.bytes().len()
     }
 
-    async fn run(&self, queue: QueueName, jobs: Vec<NewTask>) -> Vec<Result<EnqueueAnswer, StoreError>> {
+    async fn run(&self, queue: QueueName, jobs: Vec<Box<NewTask>>) -> Vec<Result<EnqueueAnswer, StoreError>> {
         let before = self.0.seqs.known_of(shard_of(&queue));
         let mut call = self.0.call(&script::ENQUEUE, &queue, self.0.floor_ms());
-        push_tasks(&mut call, false, jobs.iter());
+        push_tasks(&mut call, false, jobs.iter().map(Box::as_ref));
         let count = jobs.len();
         match self.0.persist(&call).await.and_then(|value| read_answers(value, &queue, jobs)) {
             Ok((answers, seq)) => {
@@ -163,10 +164,7 @@ pub(super) fn push_tasks<'t>(call: &mut Call<'_>, all_or_none: bool, tasks: impl
 /// A task as `replace` takes it.
 pub(super) fn push_task(call: &mut Call<'_>, task: &NewTask) {
     let record = record::encode(task);
-    match &task.id {
-        Some(id) => call.arg(raw_id(id)),
-        None => call.arg([&[0], task.uid.0.as_bytes().as_slice()].concat()),
-    };
+    call.arg(task_member(task));
     let (kind, ms) = when_args(task.when);
     let (expiry, expiry_ms) = task.expires.map_or(("-", 0), when_args);
     call.arg(&record.head).arg(record.rest).arg(kind).arg(ms).arg(expiry).arg(expiry_ms);
@@ -182,33 +180,35 @@ pub(super) fn when_args(when: When) -> (&'static str, i64) {
 /// An answer for each job, and the shard's count of enqueues.
 type Answers = (Vec<Result<EnqueueAnswer, StoreError>>, Option<u64>);
 
-fn read_answers(value: super::Value, queue: &QueueName, jobs: Vec<NewTask>) -> Result<Answers, StoreError> {
+#[allow(clippy::vec_box)] // they come in boxes
+fn read_answers(value: super::Value, queue: &QueueName, jobs: Vec<Box<NewTask>>) -> Result<Answers, StoreError> {
     let mut reply = Reply::new("enqueue", value)?;
     if reply.text()? == "no_queue" {
-        return Ok((jobs.into_iter().map(|task| Ok(EnqueueAnswer::NoQueue(Box::new(task)))).collect(), None));
+        return Ok((jobs.into_iter().map(|task| Ok(EnqueueAnswer::NoQueue(task))).collect(), None));
     }
     let answers = read_decided(&mut reply, queue, jobs)?;
     Ok((answers, u64::try_from(reply.int()?).ok()))
 }
 
 /// {base, answers} from the front.
+#[allow(clippy::vec_box)] // they come in boxes
 pub(super) fn read_decided(
     reply: &mut Reply,
     queue: &QueueName,
-    jobs: Vec<NewTask>,
+    jobs: Vec<Box<NewTask>>,
 ) -> Result<Vec<Result<EnqueueAnswer, StoreError>>, StoreError> {
     let base = UnixMs(reply.int()?);
     let mut answers = reply.list_or_word()?;
     if answers.is_word("") {
-        let made = |task| Ok(EnqueueAnswer::Done(Box::new(Enqueued::Created(created(task, base)))));
+        let made = |task: Box<NewTask>| Ok(EnqueueAnswer::Done(Box::new(Enqueued::Created(created(*task, base)))));
         return Ok(jobs.into_iter().map(made).collect());
     }
-    let mut read = |task: NewTask| -> Result<EnqueueAnswer, StoreError> {
+    let mut read = |task: Box<NewTask>| -> Result<EnqueueAnswer, StoreError> {
         let mut answer = answers.list_or_word()?;
         let word = answer.text()?;
         let there = if answer.left() > 0 { Some(read_view(&mut answer, &task_member(&task))?) } else { None };
         let enqueued = match (word.as_str(), there) {
-            ("created", None) => Enqueued::Created(created(task, base)),
+            ("created", None) => Enqueued::Created(created(*task, base)),
             ("created", Some(view)) => Enqueued::Created(view.into_task(queue)?),
             ("full", _) => Enqueued::Full,
             ("oom", _) => return Err(StoreError::Full),
@@ -227,8 +227,8 @@ pub(super) fn read_decided(
     Ok(jobs.into_iter().map(&mut read).collect())
 }
 
-fn task_member(task: &NewTask) -> Vec<u8> {
-    raw_id(task.id.as_ref().unwrap_or(&TaskId::from_uid(task.uid)))
+pub(super) fn task_member(task: &NewTask) -> Vec<u8> {
+    task.id.as_ref().map_or_else(|| raw_uid(task.uid.0).to_vec(), raw_id)
 }
 
 /// A new task as it stands right after the script took it.
@@ -284,14 +284,14 @@ impl Store {
     /// # Errors
     /// With [`super::Fate::Unknown`] the task may have been taken.
     pub async fn enqueue(&self, task: NewTask) -> Result<Enqueued, StoreError> {
-        let queue = task.queue.clone();
         let batcher: &Batcher<Enqueues> = &self.enqueues;
-        match batcher.submit(task).await? {
+        match batcher.submit(Box::new(task)).await? {
             EnqueueAnswer::Done(answer) => Ok(*answer),
             EnqueueAnswer::NoQueue(_) if !self.inner.config.auto_create => Ok(Enqueued::NoQueue),
             EnqueueAnswer::NoQueue(task) => {
-                Box::pin(self.create_queue(&queue, &Settings::default())).await?; // rare: it must not make all calls bigger
-                match batcher.submit(*task).await? {
+                // rare: it must not make all calls bigger
+                Box::pin(self.create_queue(&task.queue, &Settings::default())).await?;
+                match batcher.submit(task).await? {
                     EnqueueAnswer::Done(answer) => Ok(*answer),
                     EnqueueAnswer::NoQueue(_) => Ok(Enqueued::NoQueue), // deleted again just now
                 }

@@ -63,7 +63,7 @@ mod without {
             Err("this binary was built without the feature `otlp`")
         }
 
-        pub const fn request(&self, _: &'static str, _: &str, _: Option<&str>) -> Option<RequestSpan> {
+        pub fn request(&self, _: &'static str, _: &str, _: impl FnOnce() -> Option<String>) -> Option<RequestSpan> {
             None
         }
 

@@ -13,9 +13,6 @@ use crate::{
     keys::{Glob, Keys, Role, create},
 };
 
-/// Need no key.
-const OPEN: [&str; 5] = ["get_livez", "get_readyz", "get_version", "get_openapi", "get_docs"];
-
 fn glob(text: &str) -> Glob {
     text.parse().unwrap()
 }
@@ -75,7 +72,7 @@ fn every_operation_says_who_may_call_it() {
         for operation in item.as_object().unwrap().values() {
             let id = operation["operationId"].as_str().unwrap();
             let open = operation["security"] == serde_json::json!([]);
-            assert_eq!(open, OPEN.contains(&id), "{id}");
+            assert_eq!(open, auth::OPEN.contains(&id), "{id}");
             let entries = auth::NEEDS.iter().filter(|(name, _)| *name == id).count();
             assert_eq!(entries, usize::from(!open), "{id}: one entry in NEEDS for whatever needs a key");
         }
@@ -86,7 +83,7 @@ fn every_operation_says_who_may_call_it() {
 async fn every_route_for_every_role() {
     let ring = Ring::new(&["*", "mine-*"]);
     let it = ring.world().await;
-    for (method, path, id) in OPERATIONS.iter().filter(|(.., id)| !OPEN.contains(id)) {
+    for (method, path, id) in OPERATIONS.iter().filter(|(.., id)| !auth::OPEN.contains(id)) {
         for (key, role, reach) in &ring.0 {
             let to = |queue: &str| path.replace("{queue}", queue).replace("{id}", "none");
             // no such queue, and no JSON: a refusal comes before either is noticed

@@ -34,7 +34,10 @@ pub struct At(pub UnixMs);
 
 impl Serialize for At {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0)
+        match self.0.digits().as_ref().and_then(|text| std::str::from_utf8(text).ok()) {
+            Some(text) => serializer.serialize_str(text),
+            None => serializer.collect_str(&self.0),
+        }
     }
 }
 

@@ -86,7 +86,12 @@ impl Traces {
 
     /// A request begins; a span only if it is one that enqueues.
     #[must_use]
-    pub fn request(&self, operation: &'static str, path: &str, parent: Option<&str>) -> Option<RequestSpan> {
+    pub fn request(
+        &self,
+        operation: &'static str,
+        path: &str,
+        parent: impl FnOnce() -> Option<String>,
+    ) -> Option<RequestSpan> {
         let on = self.0.as_ref()?;
         if !ENQUEUES.contains(&operation) {
             return None;
@@ -96,7 +101,7 @@ impl Traces {
         if let Some(queue) = path.split('/').nth(2) {
             attributes.push(KeyValue::new("messaging.destination.name", queue.to_owned()));
         }
-        let parent = parent.and_then(context_of);
+        let parent = parent().as_deref().and_then(context_of);
         let is_root = parent.is_none();
         let context = parent.map_or_else(Context::new, |parent| Context::new().with_remote_span_context(parent));
         let builder = on.tracer.span_builder(operation).with_kind(SpanKind::Server).with_attributes(attributes);
@@ -252,7 +257,7 @@ mod tests {
     #[tokio::test]
     async fn off_makes_no_spans_and_stops_at_once() {
         let off = Traces::default();
-        assert!(off.request("create_task", "/queues/orders/tasks", None).is_none());
+        assert!(off.request("create_task", "/queues/orders/tasks", || None).is_none());
         off.stop(Duration::from_secs(60)).await;
     }
 
