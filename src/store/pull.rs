@@ -98,6 +98,10 @@ impl Store {
         if let Some(task) = self.ack_unseen(queue, id, token).await? {
             return Ok(Told::Done(Box::new(task)));
         }
+        Box::pin(self.ack_seen(queue, id, token)).await // rare: it must not make all acks bigger
+    }
+
+    async fn ack_seen(&self, queue: &QueueName, id: &TaskId, token: Token) -> Result<Told, StoreError> {
         let mut seen = match self.seen(queue, id).await? {
             Found::Here(seen) => seen,
             Found::Unknown => return Ok(Told::Unknown),

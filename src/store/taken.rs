@@ -3,7 +3,7 @@
 //! A token is the task's uid and fence, and what only the claim knew. What a client forges in it can spoil no more than the
 //! times of its own attempt: the scripts go by uid and fence.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::time::Instant;
@@ -113,7 +113,7 @@ impl Pulled {
 /// Tasks on their way to a consumer. Whoever drops this before [`Self::handed_over`] gives them back as they were.
 pub struct Taken {
     tasks: Vec<Pulled>,
-    back: Option<(Store, Back)>,
+    back: Option<(Arc<Store>, Back)>,
 }
 
 /// What is to be given back: claims, the scores under which they were due, and when their leases end.
@@ -128,13 +128,13 @@ impl Taken {
     }
 
     /// `store` gives them back if it comes to that, until their leases have ended by themselves.
-    pub(super) fn new(claims: Vec<(Lease, Pulled)>, store: &Store, until: Instant) -> Self {
+    pub(super) fn new(claims: Vec<(Lease, Pulled)>, store: &Arc<Store>, until: Instant) -> Self {
         if claims.is_empty() {
             return Self::nothing();
         }
-        let leases = claims.iter().map(|(lease, pulled)| (lease.clone(), pulled.token.due)).collect();
-        let tasks = claims.into_iter().map(|(_, pulled)| pulled).collect();
-        Self { tasks, back: Some((store.clone(), Back { leases, until })) }
+        let back = |(lease, pulled): (Lease, Pulled)| ((lease, pulled.token.due), pulled);
+        let (leases, tasks) = claims.into_iter().map(back).unzip();
+        Self { tasks, back: Some((Arc::clone(store), Back { leases, until })) }
     }
 
     /// The tasks; they are given back all the same until [`Self::handed_over`].
