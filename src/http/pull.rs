@@ -31,6 +31,9 @@ use crate::{
     store::{Taken, Told},
 };
 
+/// Room for most tasks in an answer, without their payloads.
+const ROOM: usize = 768;
+
 /// Take due tasks
 ///
 /// They are held for `lease`; what is not acked, nacked or extended by then becomes due again. With `wait` the call stays
@@ -49,8 +52,10 @@ pub async fn claim_tasks(
 ) -> Result<Response, Problem> {
     let want = decode(body.text(), read_claim)?;
     let mut taken = api.store.pull(&queue, want).await?;
-    let mut tasks = Vec::new();
-    for pulled in taken.tasks() {
+    let pulled = taken.tasks();
+    let (mut tasks, mut room) = (Vec::with_capacity(pulled.len()), 64);
+    for pulled in pulled {
+        room += ROOM + pulled.task.payload.as_ref().map_or(0, |payload| payload.bytes().len());
         let (max_attempts, until) = (api.known.max_attempts(&api.store, &pulled.task).await, pulled.task.score);
         let task = TaskOut::whole(pulled.task, max_attempts, Progress::Unknown);
         tasks.push(LeasedOut::new(task, pulled.token, until));
@@ -58,7 +63,8 @@ pub async fn claim_tasks(
     if taken.is_empty() {
         return Ok(Json(ClaimedOut { tasks }).into_response());
     }
-    let bytes = serde_json::to_vec(&ClaimedOut { tasks })
+    let mut bytes = Vec::with_capacity(room);
+    serde_json::to_writer(&mut bytes, &ClaimedOut { tasks })
         .map_err(|_| Problem::new(Kind::Internal, "the answer cannot be written"))?;
     let body = Body::new(Handing { bytes: bytes.into(), taken: Some(taken) });
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())

@@ -25,6 +25,7 @@ mod form;
 mod hook_form;
 mod info;
 pub mod keys;
+mod looks;
 mod node;
 mod notes;
 pub mod pool;
@@ -137,6 +138,8 @@ pub struct Store {
     settles: Arc<Batcher<settling::Settles>>,
     /// The same for consumers, who are told what it stands for.
     told: Arc<Batcher<settling::Settles>>,
+    /// What consumers speak of.
+    looks: Arc<Batcher<looks::Looks>>,
     waiting: Waiting,
     /// What consumers did not get, on its way back.
     returns: TaskTracker,
@@ -171,6 +174,7 @@ impl Store {
             enqueues: Arc::new(Batcher::start(tasks::Enqueues(Arc::clone(&inner)), batchers)),
             settles: Arc::new(Batcher::start(settling::Settles::of_workers(&inner), batchers)),
             told: Arc::new(Batcher::start(settling::Settles::of_consumers(&inner), batchers)),
+            looks: Arc::new(Batcher::start(looks::Looks(Arc::clone(&inner)), batchers)),
             waiting: Waiting::closed(),
             returns: TaskTracker::new(),
             inner,

@@ -1,17 +1,22 @@
 //! What pull consumers do: claim (in [`waiting`](super::waiting)), ack, nack, extend.
 //!
 //! Each looks at the task first, decides, and lets a script do it under uid and fence; the answer is the task as that left it.
+//! An ack of a first claim needs no look: what it would see, the token tells, and the script checks.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Found, Renewal, Renewed, Settled, Settlement, Store, StoreError, Taken, Token, Want, record::Run};
+use super::{
+    Found, Renewal, Renewed, Settled, Settlement, Store, StoreError, Taken, Token, Want,
+    record::{Record, Run},
+    settling::End,
+};
 use crate::domain::{
     attempt::{Attempt, Outcome},
     id::{QueueName, TaskId, Uid},
     pull::{self, No, Refused},
-    round::Verdict,
+    round::{Progress, Verdict},
     task::{DeadReason, Task, TaskState},
     time::UnixMs,
 };
@@ -45,9 +50,14 @@ impl Seen {
 
     /// Puts an attempt on the record, and before it those that were lost.
     fn note(&mut self, token: Token, lost: u32, attempt: Attempt) {
-        let before = token.claimed_before.clamp(self.task.created_at, attempt.started_at.max(self.task.created_at));
+        let before = token.claimed.clamp(self.task.created_at, attempt.started_at.max(self.task.created_at));
         self.task.progress.note_lost(lost, before);
         self.task.progress.note(attempt);
+    }
+
+    /// The attempt that its consumer tells of: its number, when it began, when it was due.
+    fn tried(&self, token: Token) -> (u32, UnixMs, UnixMs) {
+        (self.task.attempt().max(1), self.run.claimed_at, token.due.max(self.task.created_at))
     }
 
     /// As the script has left it.
@@ -85,6 +95,13 @@ impl Store {
     /// # Errors
     /// With [`Fate::Unknown`] it may have been taken.
     pub async fn ack(&self, queue: &QueueName, id: &TaskId, token: Token) -> Result<Told, StoreError> {
+        if let Some(task) = self.ack_unseen(queue, id, token).await? {
+            return Ok(Told::Done(Box::new(task)));
+        }
+        Box::pin(self.ack_seen(queue, id, token)).await // rare: it must not make all acks bigger
+    }
+
+    async fn ack_seen(&self, queue: &QueueName, id: &TaskId, token: Token) -> Result<Told, StoreError> {
         let mut seen = match self.seen(queue, id).await? {
             Found::Here(seen) => seen,
             Found::Unknown => return Ok(Told::Unknown),
@@ -96,13 +113,13 @@ impl Store {
         let under_way = seen.task.state == TaskState::Active;
         // a lease that ran out was counted as an attempt: it is this one
         let lost = seen.task.lost.saturating_sub(u32::from(!under_way && seen.task.lost > 0));
-        let attempt = self.attempt(&seen, token, Outcome::Delivered, None);
+        let attempt = self.attempt(seen.tried(token), Outcome::Delivered, None);
         seen.note(token, lost, attempt.clone());
         if under_way {
             seen.task.progress.pulls.begun = seen.task.progress.pulls.begun.saturating_add(1);
         }
         let settlement = Settlement::with_progress(token.lease(queue, id), Verdict::Ack, seen.task.progress.clone());
-        let (settled, now) = self.tell(settlement, true).await?;
+        let End { settled, now, .. } = self.tell(settlement, true).await?;
         match settled {
             Settled::Completed => {
                 self.count(queue, Outcome::Delivered, &attempt);
@@ -112,6 +129,38 @@ impl Store {
             Settled::Already => self.as_it_stands(queue, id, TaskState::Completed).await,
             _ => self.lost_lease(queue, id).await,
         }
+    }
+
+    /// Nearly all acks: of a first claim, with nothing come between. Its token tells all that a look would; `None` if it does
+    /// not hold, and then nothing has happened.
+    async fn ack_unseen(&self, queue: &QueueName, id: &TaskId, token: Token) -> Result<Option<Task>, StoreError> {
+        let Some(lease) = token.first_lease(queue, id) else { return Ok(None) };
+        let attempt = self.attempt((1, token.claimed, token.due), Outcome::Delivered, None);
+        let mut progress = Progress::default();
+        progress.pulls.begun = 1;
+        progress.note(attempt.clone());
+        let end = self.tell(Settlement::with_progress(lease, Verdict::Ack, progress.clone()), true).await?;
+        if end.settled != Settled::Completed {
+            return Ok(None);
+        }
+        self.count(queue, Outcome::Delivered, &attempt);
+        let record = Record::decode(id, end.head.into())?;
+        Ok(Some(Task {
+            id: id.clone(),
+            uid: record.uid,
+            queue: queue.clone(),
+            state: TaskState::Completed,
+            created_at: record.created_at,
+            run_at: record.run_at,
+            score: end.now,
+            expires_at: record.expires_at,
+            cancelling: false,
+            options: record.options,
+            lost: 0,
+            delivered_to: Vec::new(),
+            progress,
+            payload: None,
+        }))
     }
 
     /// Not done. `dice` is an even random number in [0, 1).
@@ -141,7 +190,7 @@ impl Store {
         let refused =
             Refused { lapses: seen.run.lapses, due: token.due, expires_at: seen.task.expires_at, retry: &retry, dice };
         let counts = !matches!(no, No::GivenBack(_));
-        let attempt = self.attempt(&seen, token, Outcome::Nacked, error);
+        let attempt = self.attempt(seen.tried(token), Outcome::Nacked, error);
         let lost = seen.task.lost;
         if counts {
             seen.note(token, lost, attempt.clone());
@@ -151,7 +200,7 @@ impl Store {
             failed: u32::from(counts),
             ..Settlement::with_progress(token.lease(queue, id), verdict, seen.task.progress.clone())
         };
-        let (settled, now) = self.tell(settlement, false).await?;
+        let End { settled, now, .. } = self.tell(settlement, false).await?;
         let at = match verdict {
             Verdict::Retry(at) | Verdict::Release(at) => at,
             _ => now,
@@ -224,16 +273,19 @@ impl Store {
         })
     }
 
-    fn attempt(&self, seen: &Seen, token: Token, outcome: Outcome, error: Option<String>) -> Attempt {
-        let now = self.clock().now();
+    fn attempt(
+        &self,
+        (number, started_at, due): (u32, UnixMs, UnixMs),
+        outcome: Outcome,
+        error: Option<String>,
+    ) -> Attempt {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let started_at = seen.run.claimed_at;
         Attempt {
-            number: seen.task.attempt().max(1),
+            number,
             webhook: None,
             started_at,
-            lateness_ms: ms(started_at.since(token.due.max(seen.task.created_at))),
-            duration_ms: ms(now.since(started_at)),
+            lateness_ms: ms(started_at.since(due)),
+            duration_ms: ms(self.clock().now().since(started_at)),
             outcome,
             status: None,
             error,

@@ -1,6 +1,6 @@
 //! A room of the [waiting hall](super::waiting): the claims of one queue, in turn.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use tokio::{sync::oneshot, time::Instant};
 
@@ -96,7 +96,7 @@ impl Room {
         &mut self,
         mut tasks: Vec<(Lease, Pulled)>,
         lease: Duration,
-        store: &Store,
+        store: &Arc<Store>,
     ) -> Vec<(Lease, Pulled)> {
         while !tasks.is_empty() {
             let Some(at) = self.waiters.iter().position(|w| w.want.lease == lease) else { break };

@@ -125,7 +125,7 @@ scripts! {
     /// scheduled → active, and all else that is due.
     VISIT = "visit" with "_ends" "_wanted";
     /// active → an end, or back.
-    SETTLE = "settle" with "_notes";
+    SETTLE = "settle" with "_fronts" "_notes" "_plain";
     /// active → active.
     RENEW = "renew";
     /// → cancelled.

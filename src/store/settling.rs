@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Fate, Inner, Lease, Reply, Store, StoreError, Value,
-    batch::Batch,
+    ClaimKind, Fate, Inner, Lease, Reply, Store, StoreError, Value,
+    batch::{Batch, MAX_BYTES},
     form,
     notes::{self, Note},
     record, script,
@@ -26,6 +26,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 const PATIENCE: Duration = Duration::from_secs(1);
 /// One that Redis refuses as a fault of ours is given up after so many tries.
 const BUG_TRIES: u32 = 3;
+
+/// Plain acks of one call at most: the script reads their records whole.
+const MAX_READ: usize = 64;
 
 /// How a claim ends.
 #[derive(Debug, Clone)]
@@ -80,6 +83,17 @@ pub enum Settled {
     Late,
     /// It had ended so.
     Already,
+    /// More has happened to it than the claim that is acked; no effect.
+    Unlike,
+}
+
+/// What came of a settlement.
+pub struct End {
+    pub settled: Settled,
+    /// Redis's clock.
+    pub now: UnixMs,
+    /// Of an ack that went by its claim: the task's record without the payload.
+    pub head: Vec<u8>,
 }
 
 impl Settled {
@@ -94,6 +108,7 @@ impl Settled {
             "gone" => Self::Gone,
             "late" => Self::Late,
             "already" => Self::Already,
+            "unlike" => Self::Unlike,
             _ => return None,
         })
     }
@@ -118,9 +133,11 @@ impl Settles {
     }
 }
 
-/// A plain end as the script takes it: a first claim that is done, with both its rows.
+/// A plain end as the script takes it: a first claim that is done, or acked by its consumer, with both its rows.
 fn pack(job: &Settlement, packed: &mut Vec<u8>) -> Option<()> {
-    if job.verdict != Verdict::Done || job.failed > 0 {
+    let (kind, _) = job.lease.first?;
+    let done = if kind == ClaimKind::Pull { Verdict::Ack } else { Verdict::Done };
+    if job.verdict != done || job.failed > 0 {
         return None;
     }
     let (id, first) = (&job.lease.member, record::first_row(&job.lease)?);
@@ -137,15 +154,15 @@ fn pack(job: &Settlement, packed: &mut Vec<u8>) -> Option<()> {
 impl Batch for Settles {
     /// Shared with whoever may have to give it in again.
     type Job = Arc<Settlement>;
-    /// And Redis's clock.
-    type Answer = (Settled, UnixMs);
+    type Answer = End;
 
     fn queue(job: &Arc<Settlement>) -> &QueueName {
         &job.lease.queue
     }
 
     fn bytes(job: &Arc<Settlement>) -> usize {
-        job.progress.as_ref().map_or(0, |p| p.attempts.len() * 256)
+        let read = if job.verdict == Verdict::Ack && job.lease.first.is_some() { MAX_BYTES / MAX_READ } else { 0 };
+        job.progress.as_ref().map_or(read, |p| read + p.attempts.len() * 256)
     }
 
     async fn run(&self, queue: QueueName, jobs: Vec<Arc<Settlement>>) -> Vec<Result<Self::Answer, StoreError>> {
@@ -173,8 +190,11 @@ impl Batch for Settles {
             call.arg(job.progress.as_ref().map(form::encode_progress).unwrap_or_default());
         }
         let read = |value| {
+            let ends = |words: Vec<Settled>, now| -> Vec<End> {
+                words.into_iter().map(|settled| End { settled, now, head: Vec::new() }).collect()
+            };
             if let Value::Int(now) = value {
-                return Ok((vec![Settled::Completed; jobs.len()], UnixMs(now)));
+                return Ok(ends(vec![Settled::Completed; jobs.len()], UnixMs(now)));
             }
             let mut reply = Reply::new("settle", value)?;
             let at_once = reply.int()? > 0;
@@ -185,11 +205,17 @@ impl Batch for Settles {
                     words[i] = word()?;
                 }
             }
-            Ok((words, UnixMs(reply.int()?)))
+            let mut ends = ends(words, UnixMs(reply.int()?));
+            if reply.left() > 0 {
+                for (end, _) in ends.iter_mut().zip(&plain).filter(|(_, plain)| **plain) {
+                    end.head = reply.bytes()?;
+                }
+            }
+            Ok(ends)
         };
         let sent = if self.told { self.inner.commit(&call).await } else { self.inner.work.send(&call).await };
         match sent.and_then(read) {
-            Ok((settled, now)) => settled.into_iter().map(|word| Ok((word, now))).collect(),
+            Ok(ends) => ends.into_iter().map(Ok).collect(),
             Err(error) => jobs.iter().map(|_| Err(error.clone())).collect(),
         }
     }
@@ -201,17 +227,17 @@ impl Store {
     /// # Errors
     /// See [`StoreError::fate`].
     pub async fn settle(&self, settlement: impl Into<Arc<Settlement>>) -> Result<Settled, StoreError> {
-        self.settles.submit(settlement.into()).await.map(|(settled, _)| settled)
+        self.settles.submit(settlement.into()).await.map(|end| end.settled)
     }
 
     /// Settles for a client that waits; what may have happened is said again only where that is safe.
-    pub(super) async fn tell(&self, settlement: Settlement, safe: bool) -> Result<(Settled, UnixMs), StoreError> {
+    pub(super) async fn tell(&self, settlement: Settlement, safe: bool) -> Result<End, StoreError> {
         self.inner.must_stand()?;
         let settlement = Arc::new(settlement);
         let (began, mut pause) = (Instant::now(), PAUSES.0);
         loop {
             let error = match self.told.submit(Arc::clone(&settlement)).await {
-                Ok(settled) => return Ok(settled),
+                Ok(end) => return Ok(end),
                 Err(error) => error,
             };
             let again = if safe { error.may_repeat() } else { error.fate() == Fate::NotDone };

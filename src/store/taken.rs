@@ -3,13 +3,13 @@
 //! A token is the task's uid and fence, and what only the claim knew. What a client forges in it can spoil no more than the
 //! times of its own attempt: the scripts go by uid and fence.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{Claim, Lease, Settlement, Store, keys::raw_id};
+use super::{Claim, ClaimKind, Lease, Settlement, Store, keys::raw_id};
 use crate::domain::{
     id::{QueueName, TaskId, Uid},
     payload::Payload,
@@ -36,25 +36,31 @@ pub struct Token {
     pub(super) fence: u32,
     /// The score under which the task was due.
     pub(super) due: UnixMs,
-    /// When the claim before this one was made.
-    pub(super) claimed_before: UnixMs,
+    /// When a first claim was made, or else the claim before this one.
+    pub(super) claimed: UnixMs,
 }
 
 impl Token {
     fn of(claim: &Claim) -> Self {
-        let Lease { uid, fence, .. } = claim.lease;
-        Self { uid, fence, due: claim.due, claimed_before: claim.claimed_before }
+        let Lease { uid, fence, first, .. } = claim.lease;
+        Self { uid, fence, due: claim.due, claimed: first.map_or(claim.claimed_before, |(_, at)| at) }
     }
 
     pub(super) fn lease(self, queue: &QueueName, id: &TaskId) -> Lease {
         Lease { queue: queue.clone(), member: raw_id(id), uid: self.uid, fence: self.fence, first: None }
     }
 
+    /// The same of a first claim, which ends without a look as long as the claim is all that happened to the task.
+    pub(super) fn first_lease(self, queue: &QueueName, id: &TaskId) -> Option<Lease> {
+        let first = Some((ClaimKind::Pull, self.claimed));
+        (self.fence == 1).then(|| Lease { first, ..self.lease(queue, id) })
+    }
+
     /// The text that [`Self::parse`] reads.
     #[must_use]
     pub fn to_text(self) -> String {
-        let (due, before) = (self.due.0.to_be_bytes(), self.claimed_before.0.to_be_bytes());
-        URL_SAFE_NO_PAD.encode([&self.uid.0.as_bytes()[..], &self.fence.to_be_bytes(), &due, &before].concat())
+        let (due, claimed) = (self.due.0.to_be_bytes(), self.claimed.0.to_be_bytes());
+        URL_SAFE_NO_PAD.encode([&self.uid.0.as_bytes()[..], &self.fence.to_be_bytes(), &due, &claimed].concat())
     }
 
     /// Reads a token; `None` for a text that no claim gave.
@@ -65,10 +71,10 @@ impl Token {
         let (uid, rest) = bytes.split_first_chunk::<16>()?;
         let (fence, rest) = rest.split_first_chunk::<4>()?;
         let (due, rest) = rest.split_first_chunk::<8>()?;
-        let (before, _) = rest.split_first_chunk::<8>()?;
+        let (claimed, _) = rest.split_first_chunk::<8>()?;
         let instant = |bytes: &[u8; 8]| UnixMs(i64::from_be_bytes(*bytes));
         let (uid, fence) = (Uid(Uuid::from_bytes(*uid)), u32::from_be_bytes(*fence));
-        Some(Self { uid, fence, due: instant(due), claimed_before: instant(before) })
+        Some(Self { uid, fence, due: instant(due), claimed: instant(claimed) })
     }
 }
 
@@ -107,7 +113,7 @@ impl Pulled {
 /// Tasks on their way to a consumer. Whoever drops this before [`Self::handed_over`] gives them back as they were.
 pub struct Taken {
     tasks: Vec<Pulled>,
-    back: Option<(Store, Back)>,
+    back: Option<(Arc<Store>, Back)>,
 }
 
 /// What is to be given back: claims, the scores under which they were due, and when their leases end.
@@ -122,13 +128,13 @@ impl Taken {
     }
 
     /// `store` gives them back if it comes to that, until their leases have ended by themselves.
-    pub(super) fn new(claims: Vec<(Lease, Pulled)>, store: &Store, until: Instant) -> Self {
+    pub(super) fn new(claims: Vec<(Lease, Pulled)>, store: &Arc<Store>, until: Instant) -> Self {
         if claims.is_empty() {
             return Self::nothing();
         }
-        let leases = claims.iter().map(|(lease, pulled)| (lease.clone(), pulled.token.due)).collect();
-        let tasks = claims.into_iter().map(|(_, pulled)| pulled).collect();
-        Self { tasks, back: Some((store.clone(), Back { leases, until })) }
+        let back = |(lease, pulled): (Lease, Pulled)| ((lease, pulled.token.due), pulled);
+        let (leases, tasks) = claims.into_iter().map(back).unzip();
+        Self { tasks, back: Some((Arc::clone(store), Back { leases, until })) }
     }
 
     /// The tasks; they are given back all the same until [`Self::handed_over`].

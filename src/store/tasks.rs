@@ -268,6 +268,16 @@ pub(super) fn read_view(reply: &mut Reply, id: &[u8]) -> Result<View, StoreError
     })
 }
 
+/// What `get` says of one task, from the front.
+pub(super) fn read_found(reply: &mut Reply, id: Vec<u8>, whole: bool) -> Result<Found<View>, StoreError> {
+    match reply.text()?.as_str() {
+        "task" => Ok(Found::Here(View { whole, ..read_view(reply, &id)? })),
+        "unknown" => Ok(Found::Unknown),
+        "no_queue" => Ok(Found::NoQueue),
+        _ => reply.unexpected(),
+    }
+}
+
 impl Store {
     /// Schedules a task. Safe to repeat: the task's own uid tells the service's retry from another client's POST.
     ///
@@ -322,32 +332,12 @@ impl Store {
         self.look_up(queue, id).await?.and_then(|view| view.into_task(queue))
     }
 
-    /// Reads one task without its payload.
-    pub(super) async fn get_lean(&self, queue: &QueueName, id: &TaskId) -> Result<Found<Task>, StoreError> {
-        self.look_up_lean(queue, id).await?.and_then(|view| view.into_task(queue))
-    }
-
     /// Reads one task as the script shows it.
     pub(super) async fn look_up(&self, queue: &QueueName, id: &TaskId) -> Result<Found<View>, StoreError> {
-        self.ask_for(queue, id, true).await
-    }
-
-    /// The same without the payload.
-    pub(super) async fn look_up_lean(&self, queue: &QueueName, id: &TaskId) -> Result<Found<View>, StoreError> {
-        self.ask_for(queue, id, false).await
-    }
-
-    async fn ask_for(&self, queue: &QueueName, id: &TaskId, whole: bool) -> Result<Found<View>, StoreError> {
         let member = raw_id(id);
         let mut call = self.inner.call(&script::GET, queue, 0);
-        call.arg(&member).arg(u8::from(whole));
-        let mut reply = Reply::new("get", self.inner.read(&call).await?)?;
-        match reply.text()?.as_str() {
-            "task" => Ok(Found::Here(View { whole, ..read_view(&mut reply, &member)? })),
-            "unknown" => Ok(Found::Unknown),
-            "no_queue" => Ok(Found::NoQueue),
-            _ => reply.unexpected(),
-        }
+        call.arg(1).arg(&member);
+        read_found(&mut Reply::new("get", self.inner.read(&call).await?)?, member, true)
     }
 
     /// Reads a page of one state. Records that cannot be read are left out, with a line in the log.

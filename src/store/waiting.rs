@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -105,7 +106,7 @@ impl Waiting {
 }
 
 struct Hall {
-    store: Store,
+    store: Arc<Store>,
     rooms: HashMap<QueueName, Room>,
     timers: BTreeSet<(Instant, QueueName)>,
     looks: JoinSet<Outcome>,
@@ -117,8 +118,15 @@ struct Hall {
 async fn run(mut hall: Hall, mut inbox: mpsc::Receiver<Note>, end: CancellationToken) {
     let mut bell = hall.store.bell().listen(); // armed before the first look
     let mut notes = Vec::with_capacity(MAX_DRAIN);
-    let clock = std::sync::Arc::clone(hall.store.clock());
+    let clock = Arc::clone(hall.store.clock());
     loop {
+        if !hall.stirred.is_empty() {
+            // whoever is ready to come in does so first, and shares the look
+            tokio::task::yield_now().await;
+            for note in std::iter::from_fn(|| inbox.try_recv().ok()).take(MAX_DRAIN) {
+                hall.let_in(note);
+            }
+        }
         hall.attend();
         let next = hall.timers.first().map(|(at, _)| *at);
         let sleep = async {
@@ -157,7 +165,7 @@ async fn run(mut hall: Hall, mut inbox: mpsc::Receiver<Note>, end: CancellationT
 impl Hall {
     fn new(store: Store) -> Self {
         Self {
-            store,
+            store: Arc::new(store),
             rooms: HashMap::new(),
             timers: BTreeSet::new(),
             looks: JoinSet::new(),
@@ -240,7 +248,7 @@ impl Hall {
                     room.looking = Some(room.turns);
                     room.at = None;
                     let visit = room.next_visit();
-                    self.looks.spawn(window::look(self.store.clone(), queue.clone(), visit, room.known.take()));
+                    self.looks.spawn(window::look(Arc::clone(&self.store), queue.clone(), visit, room.known.take()));
                 } else {
                     room.want(now);
                 }

@@ -1,6 +1,6 @@
 //! One look for waiting claims: visit the queue, judge what was taken, end what is not to be handed out.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ pub struct Seen {
 }
 
 /// Looks once.
-pub async fn look(store: Store, queue: QueueName, visit: Wanted, mut known: Option<Known>) -> Outcome {
+pub async fn look(store: Arc<Store>, queue: QueueName, visit: Wanted, mut known: Option<Known>) -> Outcome {
     let result = try_look(&store, &queue, visit, &mut known).await;
     Outcome { queue, known, visit, result }
 }
@@ -78,7 +78,7 @@ async fn try_look(
         store.end_unseen(Settlement::new(damaged.lease, Verdict::Dead(DeadReason::Lost)), until);
     }
     if !visited.claims.is_empty() && known.as_ref().is_none_or(|k| k.rev != visited.rev) {
-        *known = match describe(store, queue).await {
+        *known = match Box::pin(describe(store, queue)).await {
             Ok(view) => view,
             Err(error) => {
                 give_back(store, visited.claims, until);
@@ -100,7 +100,7 @@ async fn try_look(
         }
     }
     if lease > first && !taken.is_empty() {
-        taken = hold_on(store, queue, lease, taken, until).await?;
+        taken = Box::pin(hold_on(store, queue, lease, taken, until)).await?; // rare, as above: looks stay small
     }
     Ok(Seen { taken, pull: visited.pull, now: visited.now, moved })
 }

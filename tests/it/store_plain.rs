@@ -5,12 +5,13 @@ use deadpool_redis::redis::Value;
 use duepost::{
     domain::{
         attempt::{Attempt, Outcome},
+        id::TaskId,
         queue::Settings,
         round::{Progress, Verdict},
         task::{DeadReason, NewTask, TaskState, When},
         time::UnixMs,
     },
-    store::{Claim, ClaimKind, Lease, Settled, Settlement, Visit},
+    store::{Claim, ClaimKind, Lease, Renewal, Settled, Settlement, Visit},
 };
 
 use crate::{
@@ -190,4 +191,96 @@ async fn the_instant_at_which_what_is_kept_goes_is_in_the_agenda() {
         assert_eq!(kit.agenda().await, Some((ended + 2000) / 10_000 * 10_000 + 10_000), "plain: {is_plain}");
         assert!(kit.agenda().await < end_of_lease);
     }
+}
+
+/// Due, and then claimed in one visit, by a consumer.
+async fn given_pulled(kit: &Kit, names: &[&str]) -> Vec<Claim> {
+    for name in names {
+        kit.given(task(name)).await;
+    }
+    kit.advance(2);
+    let mut claims = kit.visit(names.len(), ClaimKind::Pull).await.claims;
+    claims.sort_by_key(|claim| names.iter().position(|name| claim.id == id(name)));
+    assert_eq!(claims.len(), names.len());
+    claims
+}
+
+/// The sets that an id is in, and its scores there.
+async fn places(kit: &Kit, id: &TaskId) -> Vec<Option<i64>> {
+    let mut scores = Vec::new();
+    for part in ["due", "active", "dead", "completed", "cancelled", "expired"] {
+        scores.push(kit.score(part, id).await);
+    }
+    scores
+}
+
+#[tokio::test]
+async fn plain_acks_show_their_tasks_without_payloads() {
+    for settings in [Settings::default(), Settings { retain_completed: ms(0), ..Settings::default() }] {
+        let kit = Kit::start_with(settings).await;
+        let names: Vec<String> = (10..30).map(|n| format!("t{n}")).collect();
+        let claims = given_pulled(&kit, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        let mut records: Vec<Vec<u8>> = Vec::new();
+        for claim in &claims {
+            records.push(kit.on("HGET", "tasks", &[&claim.lease.member]).await);
+        }
+        let answer = kit.eval("settle", 0, &[b(0), packed(&claims.iter().collect::<Vec<_>>()), b(0)]).await;
+        let [all, Value::Int(_), heads @ ..] = list(&answer) else { panic!("{answer:?}") };
+        assert_eq!((word(all).as_str(), heads.len()), ("20", 20));
+        for ((head, record), claim) in heads.iter().zip(records).zip(&claims) {
+            let Value::BulkString(head) = head else { panic!("{head:?}") };
+            assert_eq!(record, [head.as_slice(), &claim.payload].concat());
+        }
+        assert_eq!((kit.size("active").await, kit.total("delivered").await), (0, 20));
+        kit.assert_sound().await;
+    }
+}
+
+#[tokio::test]
+async fn a_plain_ack_of_a_task_that_is_not_as_its_claim_left_it_has_no_effect() {
+    // the last of them leave the run row as it was claimed
+    for change in ["cancel", "lapse", "claim", "record", "release", "complete", "die"] {
+        let kit = Kit::start().await;
+        let claims = given_pulled(&kit, &["a", "b", "c"]).await;
+        let [a, b_, c] = &claims[..] else { panic!("three") };
+        let renewals = [a, c].map(|claim| Renewal { lease: claim.lease.clone(), won: Vec::new() });
+        kit.store.renew(&kit.queue, ms(LEASE_MS), &renewals).await.unwrap();
+        match change {
+            "cancel" => _ = kit.cancel(&b_.id).await,
+            "lapse" => _ = kit.lapse().await,
+            "claim" => {
+                kit.lapse().await;
+                assert_eq!(kit.visit(1, ClaimKind::Pull).await.claims.len(), 1);
+            }
+            "record" => _ = kit.on::<i64>("HSET", "tasks", &[&b_.lease.member, b"torn"]).await,
+            "release" => _ = kit.settle(settlement(b_, Verdict::Release(UnixMs(9_000_000_000_000)))).await,
+            "complete" => _ = kit.settle(settlement(b_, Verdict::Ack)).await,
+            _ => _ = kit.settle(settlement(b_, Verdict::Dead(DeadReason::Nack))).await,
+        }
+        let (row, delivered): (Vec<u8>, _) =
+            (kit.on("HGET", "runs", &[&b_.lease.member]).await, kit.total("delivered").await);
+        let stood = places(&kit, &b_.id).await;
+        let answer = kit.eval("settle", 0, &[b(0), packed(&[a, b_, c]), b(0)]).await;
+        let told: Vec<String> = list(&answer)[..4].iter().map(word).collect();
+        assert_eq!(told, ["0", "completed", "unlike", "completed"], "{change}");
+        assert_eq!(list(&answer).len(), 8, "{change}: now, and three heads");
+        assert_eq!((places(&kit, &b_.id).await, kit.total("delivered").await), (stood, delivered + 2), "{change}");
+        let row_after: Vec<u8> = kit.on("HGET", "runs", &[&b_.lease.member]).await;
+        assert_eq!(row_after, row, "{change}");
+        let again = kit.eval("settle", 0, &[b(0), packed(&[a, a]), b(0)]).await;
+        assert_eq!(words(&again)[..2], ["unlike", "unlike"], "{change}: a repeat");
+        if change != "record" {
+            kit.assert_sound().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_plain_ack_that_comes_twice_at_once_counts_once() {
+    let kit = Kit::start().await;
+    let claims = given_pulled(&kit, &["a", "b"]).await;
+    let answer = kit.eval("settle", 0, &[b(0), packed(&[&claims[0], &claims[1], &claims[0]]), b(0)]).await;
+    assert_eq!(words(&answer)[..3], ["completed", "completed", "unlike"]);
+    assert_eq!((kit.size("completed").await, kit.total("delivered").await), (2, 2));
+    kit.assert_sound().await;
 }

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use duepost::{
     domain::{
         attempt::Outcome,
+        id::{TaskId, Uid},
         pull::No,
         queue::{Pause, Totals},
         retry::{Backoff, BackoffKind, Retry},
         task::{DeadReason, Task, TaskState, When},
+        time::UnixMs,
     },
-    store::{Cancel, Change, Pulled, Told, Want},
+    store::{Cancel, Change, Pulled, Token, Told, Want},
 };
 
 use crate::support::{inside::Inside, ms, receiver::Gate, secs, wait::eventually};
@@ -393,4 +396,49 @@ async fn after_the_end_of_waiting_every_claim_is_empty() {
     assert!(tasks.expect("it ends at once").is_empty());
     it.change(Change { pause: Some(Pause::No), ..Change::default() }).await;
     assert!(it.pull(want(1)).await.is_empty());
+}
+
+#[tokio::test]
+async fn an_ack_that_goes_by_its_claim_comes_to_what_one_with_a_look_does() {
+    let it = Inside::start().await;
+    for keeps in [true, false] {
+        if !keeps {
+            it.settings(|s| s.retain_completed = Duration::ZERO).await;
+        }
+        let mut acked = Vec::new();
+        for looks in [false, true] {
+            let name = format!("{keeps}-{looks}");
+            let mut new = it.new_task(&name);
+            (new.expires, new.options.timeout) = (Some(When::After(secs(600))), Some(secs(7)));
+            it.given(new).await;
+            it.advance(ms(2));
+            let mut pulled = it.pull_one().await;
+            it.advance(ms(300));
+            if looks {
+                // as a token of an older release, which did not tell when a first claim was made
+                let mut bytes = URL_SAFE_NO_PAD.decode(pulled.token.to_text()).unwrap();
+                bytes[28..].fill(0);
+                pulled.token = Token::parse(&URL_SAFE_NO_PAD.encode(bytes)).unwrap();
+            }
+            let task = done(it.ack(&pulled).await);
+            if keeps {
+                assert_eq!(it.task(&name).await, Task { payload: pulled.task.payload.clone(), ..task.clone() });
+            }
+            let attempt = &task.progress.attempts[0];
+            assert!((1..1000).contains(&attempt.lateness_ms) && attempt.duration_ms >= 300, "{attempt:?}");
+            acked.push(alike(task));
+        }
+        assert_eq!(acked[0], acked[1], "{keeps}");
+    }
+    assert_eq!(it.totals().await.delivered, 4);
+}
+
+/// Without what differs between any two tasks.
+fn alike(mut task: Task) -> Task {
+    let first = task.progress.attempts.first_mut().unwrap();
+    (first.started_at, first.lateness_ms, first.duration_ms) = (UnixMs(0), 0, 0);
+    task.expires_at = task.expires_at.map(|at| UnixMs(at.0 - task.created_at.0));
+    (task.created_at, task.run_at, task.score) = (UnixMs(0), UnixMs(0), UnixMs(0));
+    (task.id, task.uid) = (TaskId::parse("x").unwrap(), Uid(uuid::Uuid::nil()));
+    task
 }

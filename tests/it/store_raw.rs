@@ -15,7 +15,7 @@ use crate::store_kit::Kit;
 pub fn source(script: &str) -> String {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
     let read = |name: &str| std::fs::read_to_string(lua.join(name)).expect("a script's file");
-    let parts = ["_lib", "_ends", "_fronts", "_notes", "_wanted", script];
+    let parts = ["_lib", "_ends", "_fronts", "_notes", "_plain", "_wanted", script];
     parts.map(|part| read(&format!("{part}.lua"))).join("\n")
 }
 

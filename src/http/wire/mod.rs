@@ -60,13 +60,17 @@ pub struct ListOut<T> {
     pub next_cursor: Option<String>,
 }
 
+/// Room for most answers.
+const ROOM: usize = 768;
+
 /// An answer as JSON.
 pub struct Json<T>(pub T);
 
 impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
-        match serde_json::to_vec(&self.0) {
-            Ok(bytes) => {
+        let mut bytes = Vec::with_capacity(ROOM);
+        match serde_json::to_writer(&mut bytes, &self.0) {
+            Ok(()) => {
                 let json = HeaderValue::from_static("application/json");
                 ([(header::CONTENT_TYPE, json)], Body::from(bytes)).into_response()
             }

@@ -1,14 +1,14 @@
 -- settle: active -> completed | scheduled (retry, release) | dead | expired | cancelled (if marked); up to 500 tasks
 -- A 2xx for a living task counts from anyone under its uid; only the current fence moves a task backwards.
 -- KEYS  see _lib.lua
--- ARGV  4 memory is full 0|1: what completes or expires is not kept   5 plain ends, packed: first claims that are done, each as
---       length 1, id | run row as it was claimed 39 | length 4, run row as it ends   6 number of notes h, then h x (webhook, rev,
---       held until ms, holds of its breaker, last success ms, last failure ms.us, failures since), 0 or '' = nothing of it,
---       then per other task 9: id, uid, fence, verb, at ms, about (w1,w2), won (w1,w2), failed calls, Rust's bytes
+-- ARGV  4 memory is full 0|1: what completes or expires is not kept   5 plain ends, packed: first claims that are done (push) or
+--       acked (pull), each as length 1, id | run row as it was claimed 39 | length 4, run row as it ends   6 number of notes h, then
+--       h x (webhook, rev, held until ms, holds of its breaker, last success ms, last failure ms.us, failures since), 0 or '' =
+--       nothing of it, then per other task 9: id, uid, fence, verb, at ms, about (w1,w2), won (w1,w2), failed calls, Rust's bytes
 --       verb: done | retry | release | dead | expired | ack (pull).   about: webhooks that still want it, or gave up
 -- Answers now alone, if all were plain ends and are completed. Or the number of plain ends if they are completed, or else 0; then a word
 --       for each task that this does not tell of: completed | scheduled | dead | expired | cancelled | lease_lost | gone | late |
---       already; then now.
+--       already | unlike (a plain ack of what is not as claimed: no effect); then now; then a head of a record for each plain ack.
 -- O(n log m). Runs at maxmemory, because its first write frees.
 call('ZREM', DUE, '')
 local NOW, mif, kept, drop, first = text(now), gate()[3], keeps(COMPLETED), ARGV[4] == '1', 7 + 7 * ARGV[6]
@@ -20,13 +20,12 @@ local function come_to(set) -- tasks were put there: the instant at which they g
 end
 
 -- Plain ends. A row that is as it was claimed tells all of its task but that it is still active, and that its removal tells.
-local ids, was, ends, packed, at, n = {}, {}, {}, ARGV[5], 1, 0
-while at <= #packed do
-  n = n + 1
-  ids[n], was[n], ends[n], at = struct.unpack('>Bc0c39I4c0', packed, at)
-end
+local ids, was, ends, n = read_plain(ARGV[5])
 local raws, alike, answers, items, removed, torn, before = n > 0 and call('HMGET', RUNS, unpack(ids)), n > 0, { 0 }, {}, 0, 0, nil
 for i = 1, n do alike = alike and raws[i] == was[i] end
+local plain = n > 0 and string.byte(was[1], 6) == PULL and 'plain' or 'done' -- the verb of all
+local heads = plain == 'plain' and heads_of(ids) or {} -- their consumers are shown the tasks
+for i, front in ipairs(heads) do if front == '' then alike, was[i] = false, '' end end -- damaged or missing: for a look to tell
 if alike then removed = call('ZREM', ACTIVE, unpack(ids)) end
 if alike and removed == n then
   answers[1] = n
@@ -40,7 +39,7 @@ if alike and removed == n then
   bump('delivered', n)
 else
   if alike then torn = n end
-  for i = 1, n do local is = read_run(ends[i]) items[i] = { ids[i], is.uid, is.fence, 'done', '0', '', is.done, '0', is.bytes } end
+  for i = 1, n do local is = read_run(ends[i]) items[i] = { ids[i], is.uid, is.fence, plain, '0', '', is.done, '0', is.bytes } end
 end
 -- All others are looked at closely.
 for i = first, #ARGV, 9 do items[#items + 1] = { unpack(ARGV, i, i + 8) } end
@@ -61,6 +60,7 @@ if #items > 0 then
       run.was, known[id] = run.place, run
     end
     if run.uid ~= uid then return 'gone' end -- replaced: a 2xx for the old content says nothing about the new
+    if verb == 'plain' then if run.place ~= 'active' or raws[i] ~= was[i] then return 'unlike' end verb = 'ack' end
     fence = tonumber(fence)
     if run.place == 'ended' or run.place == 'completed' then
       local done = run.place == 'completed' or call('ZSCORE', COMPLETED, id)
@@ -116,5 +116,5 @@ if #items > 0 then
   if writes['ZREM' .. ACTIVE] then removed = removed + 1 end
 end
 if full and removed > 0 then local pull, push = ready() if pull then lower(push) ring(pull, push) end elseif before then ring_if_earlier(before) end
-answers[#answers + 1] = now
-return #items == 0 and now or answers
+answers[#answers + 1] = now for _, front in ipairs(heads) do answers[#answers + 1] = front end
+return #items == 0 and #heads == 0 and now or answers
