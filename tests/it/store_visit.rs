@@ -12,7 +12,7 @@ use duepost::{
 
 use crate::{
     store_kit::{Kit, LEASE, anonymous, delayed, hook, id, payload, retry_at, store_on, task},
-    store_raw::{b, list, word},
+    store_raw::{b, list},
     support::{ms, secs},
 };
 
@@ -146,11 +146,11 @@ async fn a_visit_that_sat_in_a_socket_ends_no_lease() {
     let (task, _) = kit.given_claimed("a").await;
     kit.advance(1001);
     let now = kit.now().await;
-    let args = |until: i64| [5, 1 << 20, 1000, 0, until].map(b);
+    let args = |until: i64| [5, 1 << 20, 1000, 0, until, 0, 0].map(b);
     kit.eval("visit", now + 10_000, &args(now - 1)).await;
     assert!(kit.score("active", &task.id).await.is_some());
     let answer = kit.eval("visit", now + 10_000, &args(now + 60_000)).await;
-    assert_eq!(word(&list(&answer)[5]), "1", "taken back and claimed anew");
+    assert_eq!(list(&list(&answer)[5]).len(), 1, "taken back and claimed anew");
 }
 
 #[tokio::test]
@@ -159,11 +159,11 @@ async fn nothing_due_later_than_the_cap_is_taken() {
     kit.open("h").await;
     let task = kit.given(delayed("a", 100)).await;
     kit.advance(5000);
-    let args = [5, 1 << 20, 1000, 0, 0].map(b);
+    let args = [5, 1 << 20, 1000, 0, 0, 0, 0].map(b);
     let answer = kit.eval("visit", task.run_at.0 - 1, &args).await;
-    assert_eq!(word(&list(&answer)[5]), "0", "Redis's clock jumped");
+    assert!(list(&list(&answer)[5]).is_empty(), "Redis's clock jumped");
     let answer = kit.eval("visit", task.run_at.0, &args).await;
-    assert_eq!(word(&list(&answer)[5]), "1");
+    assert_eq!(list(&list(&answer)[5]).len(), 1);
 }
 
 #[tokio::test]
@@ -403,4 +403,30 @@ async fn what_goes_by_its_time_is_not_counted_among_the_too_many() {
     kit.advance(1500);
     kit.visit(0, ClaimKind::Push).await;
     assert_eq!(kit.size("completed").await, 3);
+}
+
+#[tokio::test]
+async fn a_brief_visit_leaves_what_is_no_task_to_the_instant_that_it_was_given() {
+    let kit = Kit::start().await;
+    kit.open("h").await;
+    let (task, _) = kit.given_claimed("a").await;
+    kit.advance(10_000);
+    let other = kit.given(delayed("b", 60_000)).await;
+    let visit = Visit { tasks: 5, bytes: 1 << 20, lease: ms(1000), kind: ClaimKind::Push };
+    let until = kit.now().await + 900;
+
+    let brief = kit.store.visit_briefly(&kit.queue, visit, UnixMs(until)).await.unwrap();
+    assert!(brief.claims.is_empty(), "the lease that ended is left alone");
+    assert_eq!((brief.push, brief.agenda), (Some(other.run_at), Some(UnixMs(until))));
+    assert_eq!(kit.agenda().await, Some(until), "also in the agenda");
+
+    let whole = kit.store.visit_briefly(&kit.queue, visit, UnixMs(brief.now.0 + 2000)).await.unwrap();
+    assert_eq!(
+        whole.claims.iter().map(|c| &c.id).collect::<Vec<_>>(),
+        [&task.id],
+        "no instant is too near to be so far"
+    );
+    kit.advance(2000);
+    let whole = kit.store.visit_briefly(&kit.queue, visit, whole.now).await.unwrap();
+    assert_eq!(whole.claims.len(), 1, "that instant has come");
 }
