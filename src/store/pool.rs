@@ -111,6 +111,7 @@ impl Lane {
         }
     }
 
+    /// What is rare on the way is boxed: it is big, and each call would be moved about with it.
     async fn line(&self, shard: u16) -> Result<Line, StoreError> {
         let mut looked = false;
         loop {
@@ -121,13 +122,13 @@ impl Lane {
                         return Err(StoreError::Connect(Arc::new(PoolError::Timeout(TimeoutType::Wait))));
                     };
                     match self.peek(shard) {
-                        Peek::Apart(now, _) if Arc::ptr_eq(&now, &node) => return self.connect(node).await,
+                        Peek::Apart(now, _) if Arc::ptr_eq(&now, &node) => return Box::pin(self.connect(node)).await,
                         _ => {} // somebody made it, or the primary changed
                     }
                 }
                 Peek::Nobody { never_looked: true } if !looked => {
                     looked = true;
-                    let _ = self.topology.look_since(Instant::now()).await; // said by `nobody`
+                    let _ = Box::pin(self.topology.look_since(Instant::now())).await; // said by `nobody`
                 }
                 Peek::Nobody { .. } => return Err(self.topology.nobody().await),
             }
@@ -203,7 +204,7 @@ impl Lane {
                     Some((ServerErrorKind::Moved, address)) => self.topology.moved(call.shard(), address, &line.node),
                     Some((ServerErrorKind::Ask, address)) => {
                         let Some(node) = self.topology.redirected(address, &line.node) else { return Err(error) };
-                        return self.send_asking(call, &node).await;
+                        return Box::pin(self.send_asking(call, &node)).await;
                     }
                     _ => return Err(error),
                 },
