@@ -404,29 +404,3 @@ async fn what_goes_by_its_time_is_not_counted_among_the_too_many() {
     kit.visit(0, ClaimKind::Push).await;
     assert_eq!(kit.size("completed").await, 3);
 }
-
-#[tokio::test]
-async fn a_brief_visit_leaves_what_is_no_task_to_the_instant_that_it_was_given() {
-    let kit = Kit::start().await;
-    kit.open("h").await;
-    let (task, _) = kit.given_claimed("a").await;
-    kit.advance(10_000);
-    let other = kit.given(delayed("b", 60_000)).await;
-    let visit = Visit { tasks: 5, bytes: 1 << 20, lease: ms(1000), kind: ClaimKind::Push };
-    let until = kit.now().await + 900;
-
-    let brief = kit.store.visit_briefly(&kit.queue, visit, UnixMs(until)).await.unwrap();
-    assert!(brief.claims.is_empty(), "the lease that ended is left alone");
-    assert_eq!((brief.push, brief.agenda), (Some(other.run_at), Some(UnixMs(until))));
-    assert_eq!(kit.agenda().await, Some(until), "also in the agenda");
-
-    let whole = kit.store.visit_briefly(&kit.queue, visit, UnixMs(brief.now.0 + 2000)).await.unwrap();
-    assert_eq!(
-        whole.claims.iter().map(|c| &c.id).collect::<Vec<_>>(),
-        [&task.id],
-        "no instant is too near to be so far"
-    );
-    kit.advance(2000);
-    let whole = kit.store.visit_briefly(&kit.queue, visit, whole.now).await.unwrap();
-    assert_eq!(whole.claims.len(), 1, "that instant has come");
-}
