@@ -30,6 +30,14 @@ pub struct Note {
 }
 
 impl Note {
+    /// Whether it tells nothing, and need not go anywhere.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        let told =
+            self.held_until.is_some() || self.breaker.is_some() || self.success.is_some() || self.failure.is_some();
+        !told
+    }
+
     fn add(&mut self, later: &Self) {
         self.held_until = self.held_until.max(later.held_until);
         self.breaker = later.breaker.or(self.breaker);

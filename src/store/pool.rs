@@ -111,6 +111,7 @@ impl Lane {
         }
     }
 
+    /// What is rare on the way is boxed: it is big, and each call would be moved about with it.
     async fn line(&self, shard: u16) -> Result<Line, StoreError> {
         let mut looked = false;
         loop {

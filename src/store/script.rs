@@ -1,4 +1,4 @@
-//! The scripts: one file per transition, `_lib.lua` (and the parts that it needs) put before each. EVALSHA, and EVAL where Redis does not know it.
+//! The scripts: one file per transition, `_lib.lua` put before each, and the parts that it asks for where it asks. EVALSHA, and EVAL where Redis does not know it.
 
 use std::sync::LazyLock;
 
@@ -106,15 +106,34 @@ async fn asking(cmd: Cmd, connection: &mut MultiplexedConnection) -> Result<Valu
     }
 }
 
+/// Pieces that several scripts share. A script's line `--+ name` stands for one of them.
+macro_rules! parts {
+    ($($name:literal)+) => {
+        const PARTS: &[(&str, &str)] = &[$(($name, include_str!(concat!("lua/", $name, ".lua"))),)+];
+    };
+}
+
+parts! { "_clients" "_closely" "_earlier" "_ends" "_filled" "_fronts" "_kept" "_notes" "_ready" "_rows" "_states" "_upkeep" "_wanted" }
+
+/// Puts the parts where a script's text names them.
+fn put_together(text: &str, whole: &mut String) {
+    for line in text.lines() {
+        match line.strip_prefix("--+ ").map(|name| PARTS.iter().find(|(part, _)| *part == name)) {
+            Some(Some((_, part))) => put_together(part, whole),
+            _ => {
+                whole.push_str(line);
+                whole.push('\n');
+            }
+        }
+    }
+}
+
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $file:literal $(with $($part:literal)+)?;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $file:literal;)*) => {
         $($(#[$doc])* pub static $name: LazyLock<Script> = LazyLock::new(|| {
-            let parts = [
-                include_str!("lua/_lib.lua"),
-                $($(include_str!(concat!("lua/", $part, ".lua")),)+)?
-                include_str!(concat!("lua/", $file, ".lua")),
-            ];
-            Script::new($file, parts.join("\n"))
+            let mut whole = include_str!("lua/_lib.lua").to_owned();
+            put_together(include_str!(concat!("lua/", $file, ".lua")), &mut whole);
+            Script::new($file, whole)
         });)*
     };
 }
@@ -123,19 +142,19 @@ scripts! {
     /// – → scheduled.
     ENQUEUE = "enqueue";
     /// scheduled → active, and all else that is due.
-    VISIT = "visit" with "_ends" "_wanted";
+    VISIT = "visit";
     /// active → an end, or back.
-    SETTLE = "settle" with "_fronts" "_notes" "_plain";
+    SETTLE = "settle";
     /// active → active.
     RENEW = "renew";
     /// → cancelled.
-    CANCEL = "cancel" with "_ends";
+    CANCEL = "cancel";
     /// PUT of a task.
     REPLACE = "replace";
     /// PATCH of a task.
     EDIT = "edit";
     /// `run` and replay.
-    REVIVE = "revive" with "_ends";
+    REVIVE = "revive";
     /// → gone, a piece at a time.
     PURGE = "purge";
     /// A queue → gone.
@@ -145,15 +164,15 @@ scripts! {
     /// Reads a queue's set-up.
     DESCRIBE = "describe";
     /// Reads a task.
-    GET = "get" with "_fronts";
+    GET = "get";
     /// Reads a page of tasks.
-    LIST = "list" with "_fronts";
+    LIST = "list";
     /// Reads a queue's figures.
     STATS = "stats";
     /// Whether ids stand where they should.
     AUDIT = "audit";
     /// Whether a queue's figures fit together.
-    BOOKS = "books" with "_wanted";
+    BOOKS = "books";
 }
 
 /// Reads all agendas; it has KEYS of its own and no `_lib.lua`.

@@ -114,6 +114,9 @@ impl Settled {
     }
 }
 
+/// What a plain end takes, mostly.
+const PLAIN_BYTES: usize = 256;
+
 /// Settles in batches.
 pub struct Settles {
     inner: Arc<Inner>,
@@ -168,7 +171,8 @@ impl Batch for Settles {
     async fn run(&self, queue: QueueName, jobs: Vec<Arc<Settlement>>) -> Vec<Result<Self::Answer, StoreError>> {
         let mut call = self.inner.call(&script::SETTLE, &queue, 0);
         let notes = notes::merge(jobs.iter().flat_map(|job| &job.notes));
-        let (mut plain, mut packed) = (Vec::new(), Vec::new()); // whether each is one, and they
+        // whether each is a plain end, and they
+        let (mut plain, mut packed) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len() * PLAIN_BYTES));
         for job in &jobs {
             plain.push(pack(job, &mut packed).is_some());
         }

@@ -149,6 +149,15 @@ impl Store {
     /// # Errors
     /// See [`StoreError::fate`].
     pub async fn visit(&self, queue: &QueueName, visit: Visit) -> Result<Visited, StoreError> {
+        self.visit_briefly(queue, visit, UnixMs(0)).await
+    }
+
+    /// The same; leases that ended, expiry and retention may wait `until` an instant that is near, when the queue wants a
+    /// visit for them. Limits need them looked at always.
+    ///
+    /// # Errors
+    /// See [`StoreError::fate`].
+    pub async fn visit_briefly(&self, queue: &QueueName, visit: Visit, until: UnixMs) -> Result<Visited, StoreError> {
         let inner = &self.inner;
         let (sent, cap_ms) = (inner.now_sent(), inner.cap_ms());
         let mut call = inner.call(&script::VISIT, queue, cap_ms);
@@ -160,7 +169,7 @@ impl Store {
         let kind = u8::from(visit.kind == ClaimKind::Pull);
         let lease_ms = u64::try_from(visit.lease.as_millis()).unwrap_or(u64::MAX);
         call.arg(visit.tasks).arg(visit.bytes).arg(lease_ms).arg(kind).arg(may_end_until);
-        call.arg(u8::from(inner.pressure.is_high()));
+        call.arg(u8::from(inner.pressure.is_high())).arg(until.0);
         let mut reply = Reply::new("visit", inner.work.send(&call).await?)?;
         let now = UnixMs(reply.int()?);
         inner.observe(now, sent, shard);
@@ -168,12 +177,15 @@ impl Store {
         let mut instant = || reply.int().map(|ms| (ms >= 0).then_some(UnixMs(ms)));
         let (pull, push, agenda) = (instant()?, instant()?, instant()?);
         let rev = u64::try_from(reply.int()?).unwrap_or(0);
-        let taken = usize::try_from(reply.int()?).unwrap_or(0);
-        let (claims, holds) = (Vec::with_capacity(taken.min(reply.left())), Holds::default());
+        let (mut ids, mut records, mut dues, mut rows) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
+        let (claims, holds) = (Vec::with_capacity(ids.left()), Holds::default());
         let mut visited = Visited { now, trusted, push, pull, agenda, rev, claims, damaged: Vec::new(), holds };
-        for _ in 0..taken {
-            let (member, record) = (reply.bytes()?, reply.bytes()?);
-            let (run, due) = (reply.bytes()?, reply.int()?);
+        let all_are_first = rows.left() == 0;
+        let common = if dues.left() == 1 { Some(dues.int()?) } else { None };
+        while ids.left() > 0 {
+            let (member, record) = (ids.bytes()?, records.bytes()?);
+            let due = if let Some(common) = common { common } else { dues.int()? };
+            let run = if all_are_first { Vec::new() } else { rows.bytes()? };
             let first = run.is_empty().then_some((visit.kind, now));
             let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();

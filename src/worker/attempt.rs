@@ -140,7 +140,8 @@ struct Made {
     number: u32,
     started_at: UnixMs,
     report: Report,
-    note: Note,
+    /// What it tells of its webhook, if anything.
+    note: Option<Note>,
 }
 
 async fn make_calls(
@@ -217,8 +218,9 @@ async fn call(shop: &Shop, claim: &Claim, known: &Known, i: usize, slot: Slot) -
         span.end(&report);
     }
     let note = slot.hear(&report, shop.store.clock().now());
-    let note = Note { webhook: webhook.id.as_str().to_owned(), rev: known.view.rev, ..note };
-    tell(known, &note);
+    let note = Some(note).filter(|note| !note.is_silent());
+    let note = note.map(|note| Note { webhook: webhook.id.as_str().to_owned(), rev: known.view.rev, ..note });
+    note.iter().for_each(|note| tell(known, note));
     known.metrics.attempt(report.outcome, started_at.since(claim.due), report.duration, began.into_std());
     Made { target: i, number, started_at, report, note }
 }
@@ -272,7 +274,7 @@ async fn conclude(
             response: one.report.response.clone(),
         });
     }
-    let mut notes: Vec<Note> = made.into_iter().map(|one| one.note).collect();
+    let mut notes: Vec<Note> = made.into_iter().filter_map(|one| one.note).collect();
     for gone in &judgement.gone {
         if let Some(rev) = Box::pin(disable(shop, known, gone)).await {
             notes.iter_mut().filter(|note| note.webhook == *gone).for_each(|note| note.rev = rev);

@@ -33,6 +33,9 @@ const SHORTEST: Duration = Duration::from_micros(200);
 const MAX_VISITS: usize = 64;
 /// Queues that are remembered; past it those without an instant are forgotten, and read anew when they want a visit.
 const REMEMBERED: usize = 20_000;
+/// In a queue that is visited in a row, leases that ended, expiry and retention are looked at this often: they are more than
+/// a quarter of what a visit costs Redis.
+const WHOLE_EVERY: Duration = Duration::from_millis(100);
 /// Pause after a visit that failed.
 const TROUBLE: Duration = Duration::from_millis(250);
 
@@ -47,6 +50,8 @@ struct Entry {
     waiting: bool,
     /// Its last visit failed.
     failed: bool,
+    /// When the next visit looks at all that is due, not at tasks alone.
+    whole_at: UnixMs,
     known: Option<Arc<Known>>,
 }
 
@@ -227,7 +232,7 @@ impl Dispatcher {
             entry.visiting = true;
             self.starved.remove(&queue);
             let (shop, known) = (Arc::clone(&self.shop), entry.known.clone());
-            self.visits.spawn(Box::pin(visit::visit(shop, queue, known)));
+            self.visits.spawn(Box::pin(visit::visit(shop, queue, known, entry.whole_at)));
         }
     }
 
@@ -245,6 +250,9 @@ impl Dispatcher {
         let rung = std::mem::take(&mut entry.rung);
         let next = match outcome.result {
             Ok(seen) => {
+                if seen.whole {
+                    entry.whole_at = seen.now.plus(WHOLE_EVERY);
+                }
                 let due = seen.push.is_some_and(|push| push <= seen.now);
                 if due && seen.no_room == Some(NoRoom::Webhook) {
                     self.starved.insert(queue.clone());

@@ -19,6 +19,10 @@ use crate::{
 /// the hold's very end that there is no room, and rest.
 const CLOCK_DOUBT: Duration = Duration::from_millis(500);
 
+/// Successes that follow upon one that was told, with no failure in between, are told again only after so long: one tells
+/// the same of the webhook as many, and each costs Redis.
+const TOLD_FOR: Duration = Duration::from_millis(50);
+
 /// Shared by its calls under way.
 #[derive(Default)]
 pub struct Hook(Mutex<State>);
@@ -28,6 +32,8 @@ struct State {
     breaker: Breaker,
     held_until: Option<UnixMs>,
     last_failure: Stamp,
+    /// The last success that was told, if nothing failed since.
+    told: Option<UnixMs>,
 }
 
 impl Hook {
@@ -65,6 +71,7 @@ impl Hook {
     pub fn refresh(&self, holds: &Holds, webhook: &str) {
         let mut state = self.lock();
         state.held_until = holds.until(webhook);
+        state.told = None;
         match holds.breaker(webhook) {
             0 if state.breaker.is_open() => state.breaker.clear(),
             0 => {}
@@ -94,8 +101,41 @@ impl Hook {
         let held_until = hold.max(asked).filter(|hold| !hold.is_zero()).map(|hold| now.plus(hold));
         state.held_until = state.held_until.filter(|until| *until > now).max(held_until);
         let won = report.outcome == Outcome::Delivered;
-        let (success, failure) = if won { (Some(now), None) } else { (None, Some(Stamp::of(now, state.last_failure))) };
+        let known = state.told.is_some_and(|told| told <= now && now.since(told) < TOLD_FOR);
+        let success = Some(now).filter(|_| won && !known);
+        let failure = if won { None } else { Some(Stamp::of(now, state.last_failure)) };
+        state.told = if won { success.or(state.told) } else { None };
         state.last_failure = failure.unwrap_or(state.last_failure);
         Note { held_until, breaker, success, failure, failures: u64::from(!won), ..Note::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(outcome: Outcome) -> Report {
+        let advice = Advice::None;
+        Report { outcome, status: Some(200), error: None, response: None, advice, duration: Duration::ZERO }
+    }
+
+    #[test]
+    fn a_success_is_told_if_it_is_the_first_or_after_a_failure_or_a_while() {
+        let hook = Hook::default();
+        let told = |outcome, at| {
+            let note = hook.hear(hook.turn().expect("a turn"), &report(outcome), UnixMs(at));
+            (note.success.is_some(), note.failure.is_some(), note.is_silent())
+        };
+        use Outcome::{Delivered, Rejected};
+        for (outcome, at, want) in [
+            (Delivered, 1000, (true, false, false)),
+            (Delivered, 1049, (false, false, true)),
+            (Delivered, 1050, (true, false, false)),
+            (Rejected, 1051, (false, true, false)),
+            (Delivered, 1052, (true, false, false)),
+            (Delivered, 1051, (true, false, false)), // the clock went back
+        ] {
+            assert_eq!(told(outcome, at), want, "{outcome:?} at {at}");
+        }
     }
 }

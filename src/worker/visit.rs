@@ -80,16 +80,23 @@ pub struct Seen {
     pub moved: bool,
     /// Why nothing, or nothing more, can be taken, if so.
     pub no_room: Option<NoRoom>,
+    /// Whether all that was due was looked at.
+    pub whole: bool,
 }
 
-/// Visits a queue once.
-pub async fn visit(shop: Arc<Shop>, queue: QueueName, known: Option<Arc<Known>>) -> Outcome {
+/// Visits a queue once; what comes due in it besides its tasks may wait until an instant.
+pub async fn visit(shop: Arc<Shop>, queue: QueueName, known: Option<Arc<Known>>, rest_until: UnixMs) -> Outcome {
     let mut known = known;
-    let result = try_visit(&shop, &queue, &mut known).await;
+    let result = try_visit(&shop, &queue, &mut known, rest_until).await;
     Outcome { queue, known, result }
 }
 
-async fn try_visit(shop: &Arc<Shop>, queue: &QueueName, known: &mut Option<Arc<Known>>) -> Result<Seen, StoreError> {
+async fn try_visit(
+    shop: &Arc<Shop>,
+    queue: &QueueName,
+    known: &mut Option<Arc<Known>>,
+    rest_until: UnixMs,
+) -> Result<Seen, StoreError> {
     if known.is_none() {
         *known = shop.store.describe(queue).await?.map(|view| Arc::new(Known::new(view, shop)));
     }
@@ -105,7 +112,7 @@ async fn try_visit(shop: &Arc<Shop>, queue: &QueueName, known: &mut Option<Arc<K
     let watch = Stopwatch::start();
     let visit = Visit { tasks, bytes: MAX_BYTES, lease: shop.config.lease, kind: ClaimKind::Push };
     let Visited { now, trusted, push, agenda, rev, claims, damaged, mut holds, .. } =
-        shop.store.visit(queue, visit).await?;
+        shop.store.visit_briefly(queue, visit, rest_until).await?;
     if known.as_ref().is_none_or(|k| k.view.rev != rev) {
         // settings or webhooks changed since: nothing is delivered by the old ones
         *known = describe_until_known(shop, queue).await.map(|view| Arc::new(Known::new(view, shop)));
@@ -134,7 +141,7 @@ async fn try_visit(shop: &Arc<Shop>, queue: &QueueName, known: &mut Option<Arc<K
     // what was taken may have filled the room: then the next visit waits until some of it is free again
     let room_left = |known: &Arc<Known>| shop.slots.room_for(&known.view, now).err();
     let no_room = no_room.or_else(|| known.as_ref().filter(|_| moved).and_then(room_left));
-    Ok(Seen { agenda, push, now, moved, no_room })
+    Ok(Seen { agenda, push, now, moved, no_room, whole: now >= rest_until })
 }
 
 /// A claim is in hand already, so a passing trouble is waited out for a moment; then the tasks are released.

@@ -61,6 +61,7 @@ mod rollback;
 mod rooms;
 mod statuses;
 mod store;
+mod store_brief;
 mod store_damage;
 mod store_edits;
 mod store_enqueue;

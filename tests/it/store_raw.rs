@@ -11,12 +11,23 @@ use futures_util::StreamExt as _;
 
 use crate::store_kit::Kit;
 
-/// The source of a script, with all that the store puts before any.
+/// The source of a script as the store puts it together: `_lib` before it, and parts where a line `--+ part` names them.
 pub fn source(script: &str) -> String {
     let lua = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/store/lua");
-    let read = |name: &str| std::fs::read_to_string(lua.join(name)).expect("a script's file");
-    let parts = ["_lib", "_ends", "_fronts", "_notes", "_plain", "_wanted", script];
-    parts.map(|part| read(&format!("{part}.lua"))).join("\n")
+    let lines = |name: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(lua.join(format!("{name}.lua"))).expect("a script's file");
+        text.lines().map(str::to_owned).collect()
+    };
+    let mut left: Vec<String> = [lines("_lib"), lines(script)].concat();
+    left.reverse();
+    let mut whole = String::new();
+    while let Some(line) = left.pop() {
+        match line.strip_prefix("--+ ") {
+            Some(part) => left.extend(lines(part).into_iter().rev()),
+            None => whole += &(line + "\n"),
+        }
+    }
+    whole
 }
 
 /// Bytes as an argument.

@@ -1,7 +1,7 @@
--- Put after _lib.lua before the scripts that need it: one task begins anew, or ends.
+-- Put where a line --+ _ends asks for it: one task begins anew, or ends. After _rows and _kept.
 local memory_full = false
-local function new_run(id, record, fence, claimed)
-  return { fence = fence or 0, kind = PUSH, reclaims = 0, lapses = 0, marks = 0, claimed = claimed or now, uid = uid_of(id, record),
+local function new_run(id, record)
+  return { fence = 0, kind = PUSH, reclaims = 0, lapses = 0, marks = 0, claimed = now, uid = uid_of(id, record),
     done = '', bytes = '' }
 end
 -- Puts one task among those that ended, now: its score is when. Not kept: what expires while memory is full.

@@ -1,4 +1,4 @@
--- Put after _lib.lua before the scripts that need it.
+-- Put where a line --+ _notes asks for it.
 -- What calls told of a webhook, unless the set-up has changed since. A hold only grows; health is written for a failure, at a change,
 -- and once a second. A note that comes twice finds its failure known and adds nothing.
 local function note(rev_now, hook, rev, till, level, ok, bad, row)

@@ -6,6 +6,8 @@
 --   orphan (record in no set)   ghost (in a set, no record)   double (in several sets)   stray_run (run row, no record)
 --   expiry (index wrong or missing)   run (row that cannot be read, of a task that no attempt holds)
 -- O(n log m); n of 100. Without repair it changes nothing. Safe to repeat.
+--+ _rows
+--+ _kept
 local STRONGEST = { ACTIVE, DUE, DEAD, COMPLETED, CANCELLED, EXPIRED } -- the set that a task in several is left in
 local repair, found = ARGV[4] == '1', { now }
 local function fault(id, word) found[#found + 1] = id found[#found + 1] = word end

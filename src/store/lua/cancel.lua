@@ -3,6 +3,11 @@
 -- ARGV  4 id
 -- Answers {'done'|'already'|'under_way'|'finished', record, run, state, score} | {'unknown'} | {'no_queue'}.
 -- O(log m). Checks, then writes; runs at maxmemory, because its first write frees.
+--+ _rows
+--+ _states
+--+ _kept
+--+ _ends
+--+ _clients
 local id = ARGV[4]
 local record = call('HGET', TASKS, id)
 local state, score = place(id)

@@ -2,6 +2,7 @@
 -- KEYS  see _lib.lua
 -- ARGV  4 force 0|1
 -- Answers {'done'} | {'not_empty'} | {'no_queue'}.   O(1): memory is given back in the background. Runs at maxmemory.
+--+ _ready
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { 'no_queue' } end
 if ARGV[4] ~= '1' and call('ZCARD', DUE) + call('ZCARD', ACTIVE) + call('ZCARD', DEAD) > 0 then return { 'not_empty' } end
 call('HDEL', QUEUES, QUEUE)

@@ -6,6 +6,11 @@
 -- Answers {'done', record, run, state, score} | {'active'|'finished', …the same} | {'conflict'} | {'unknown'} | {'no_queue'} |
 --       {'expires_first'}: it would end before its own time.
 -- O(log m). Checks, then writes.
+--+ _rows
+--+ _states
+--+ _ready
+--+ _earlier
+--+ _clients
 local id, record = ARGV[4], call('HGET', TASKS, ARGV[4])
 local state, score = place(id)
 if not record or not state then return { call('HEXISTS', QUEUES, QUEUE) == 1 and 'unknown' or 'no_queue' } end

@@ -7,6 +7,10 @@
 --       answers: '' = all were created, or for each a word or {word, record, run, state, score}: created (with a view: the
 --       service's own retry) | replayed | exists | active (cancelled, its attempt under way) | full | oom.
 -- O(n log m). Checks all, then writes. At maxmemory the first write is refused: new tasks are `oom`, all else is answered.
+--+ _rows
+--+ _states
+--+ _ready
+--+ _clients
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { 'no_queue' } end
 local base = braked(now + (time[2] % 1000 > 0 and 1 or 0), tonumber(ARGV[2])) -- a delay counts from the next whole ms
 local before, n, at, ids, heads, marks, times, expires_at = head(DUE) or NEVER, #ARGV - 5, 1, {}, {}, {}, {}, {}

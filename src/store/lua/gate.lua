@@ -3,6 +3,8 @@
 -- ARGV  4 rev that it was read at, or '-'   5 new queue as JSON ('' = it must exist)   6 settings as JSON ('' = as they are)
 --       7 number of gate pairs g, then g x (field, value; '' deletes), then triples: 'set'|'del'|'free', webhook, JSON
 -- Answers {'ok', rev, created 0|1} | {'no_queue'} | {'conflict'} (somebody else changed it since).
+--+ _ready
+--+ _kept
 local old, rev = call('HGET', QUEUES, QUEUE), call('HGET', GATE, 'rev') or '0'
 if not old and ARGV[5] == '' then return { 'no_queue' } end
 if old and ARGV[4] ~= '-' and ARGV[4] ~= rev then return { 'conflict' } end

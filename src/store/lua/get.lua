@@ -2,6 +2,8 @@
 -- KEYS  see _lib.lua
 -- ARGV  4 whole records 0|1   5… ids, up to 500
 -- Answers for each id 'task', record or its head, run, state, score | 'unknown' | 'no_queue', one after the other.   O(n log m).
+--+ _states
+--+ _fronts
 local answer, none = {}, nil
 local runs, leases = call('HMGET', RUNS, unpack(ARGV, 5)), call('ZMSCORE', ACTIVE, unpack(ARGV, 5))
 for first = 5, #ARGV, 8 do -- a few at a time: records are read whole

@@ -2,6 +2,8 @@
 -- KEYS  see _lib.lua
 -- ARGV  4 state   5 score to go on after ('' = from the start)   6 id to go on after   7 most   8 most bytes   9 whole records 0|1
 -- Answers {'page', more 0|1, items} | {'no_queue'}; an item: {id, record or its head, run, score}.   O(log² m + page).
+--+ _states
+--+ _fronts
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { 'no_queue' } end
 local set, whole, room
 for _, p in ipairs(places()) do if p[1] == ARGV[4] then set = p[2] end end

@@ -2,6 +2,9 @@
 -- KEYS  see _lib.lua
 -- ARGV  4 state (any but active)
 -- Answers {'done', how many, how many are left} | {'no_queue'}.   O(500 log m). Runs at maxmemory. Safe to repeat.
+--+ _rows
+--+ _states
+--+ _clients
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { 'no_queue' } end
 local set
 for _, p in ipairs(places()) do if p[1] == ARGV[4] then set = p[2] end end

@@ -2,7 +2,8 @@
 -- KEYS  see _lib.lua
 -- ARGV  4 lease ms   then per task 4: id, uid, fence, webhooks that answered 2xx (w1,w2)
 -- Answers a word per task: ok | cancelling | lease_lost; then now.   O(n log m). Runs at maxmemory.
-call('ZREM', DUE, '')
+--+ _rows
+call('ZREM', EXPIRY, '')
 local answers = {}
 for i = 5, #ARGV, 4 do
   local id, run, word = ARGV[i], read_run(call('HGET', RUNS, ARGV[i])), 'lease_lost'

@@ -4,6 +4,11 @@
 --       5 id  6 version and flags  7 rest of the record  8 'in'|'at'  9 ms  10 expiry '-'|'in'|'at'  11 ms
 -- Answers {'created'|'replaced', record, run, state, score} | {'exists'} (only create) | {'full'} | {'no_queue'}.
 -- O(log m). Checks, then writes. Safe to run twice: it knows its own uid.
+--+ _rows
+--+ _states
+--+ _ready
+--+ _earlier
+--+ _clients
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { 'no_queue' } end
 local base = braked(now + (time[2] % 1000 > 0 and 1 or 0), tonumber(ARGV[2]))
 local id, run_at, expires, before = ARGV[5], tonumber(ARGV[9]), '', head(DUE) or NEVER

@@ -4,6 +4,13 @@
 -- ARGV  2 "now" is no earlier than this ms, and no later than 4 s after it; 0 = now   4 only dead ones 0|1   5… ids, up to 500
 -- Answers per id {'done'|'active'|'finished', record, run, state, score} | {'full'} | {'unknown'}, or {'no_queue'} alone.
 -- O(n log m). Each id is checked, then written.
+--+ _rows
+--+ _states
+--+ _kept
+--+ _ready
+--+ _earlier
+--+ _ends
+--+ _clients
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { { 'no_queue' } } end
 local before, max, answers = head(DUE) or NEVER, tonumber(call('HGET', GATE, 'max_size') or NEVER), {}
 local at = braked(now, tonumber(ARGV[2]))

@@ -10,23 +10,37 @@
 --       for each task that this does not tell of: completed | scheduled | dead | expired | cancelled | lease_lost | gone | late |
 --       already | unlike (a plain ack of what is not as claimed: no effect); then now; then a head of a record for each plain ack.
 -- O(n log m). Runs at maxmemory, because its first write frees.
-call('ZREM', DUE, '')
-local NOW, mif, kept, drop, first = text(now), gate()[3], keeps(COMPLETED), ARGV[4] == '1', 7 + 7 * ARGV[6]
+local mif, keep, most, rev = unpack(call('HMGET', GATE, 'mif', 'keep', 'keep_max', 'rev'))
+local NOW, drop, first, kept, before = text(now), ARGV[4] == '1', 7 + 7 * ARGV[6], tonumber(keep or 86400000), nil
 local full = mif and call('ZCARD', ACTIVE) >= tonumber(mif)
-for i = 7, first - 1, 7 do note(gate()[10], unpack(ARGV, i, i + 6)) end
-local function come_to(set) -- tasks were put there: the instant at which they go
-  local over = set ~= DEAD and call('ZCARD', set) > most_kept()
-  lower(step(over and now or now + keeps(set)))
+-- So many tasks were put there: the instant at which they go. It is in the agenda already if they came to others.
+local function come_to(set, n, time_kept)
+  local all = call('ZCARD', set)
+  local over = set ~= DEAD and all > tonumber(most or NEVER)
+  if over or all <= n then lower((math.floor((over and now or now + time_kept) / 10000) + 1) * 10000) end
 end
 
 -- Plain ends. A row that is as it was claimed tells all of its task but that it is still active, and that its removal tells.
-local ids, was, ends, n = read_plain(ARGV[5])
-local raws, alike, answers, items, removed, torn, before = n > 0 and call('HMGET', RUNS, unpack(ids)), n > 0, { 0 }, {}, 0, 0, nil
+local ids, was, ends, packed, at, n = {}, {}, {}, ARGV[5], 1, 0
+while at <= #packed do
+  n = n + 1
+  ids[n], was[n], ends[n], at = struct.unpack('>Bc0c39I4c0', packed, at)
+end
+local raws, alike, answers, items, removed, torn = n > 0 and call('HMGET', RUNS, unpack(ids)), n > 0, { 0 }, {}, 0, 0
 for i = 1, n do alike = alike and raws[i] == was[i] end
-local plain = n > 0 and string.byte(was[1], 6) == PULL and 'plain' or 'done' -- the verb of all
-local heads = plain == 'plain' and heads_of(ids) or {} -- their consumers are shown the tasks
-for i, front in ipairs(heads) do if front == '' then alike, was[i] = false, '' end end -- damaged or missing: for a look to tell
-if alike then removed = call('ZREM', ACTIVE, unpack(ids)) end
+-- Those of consumers, who are shown their tasks. A record that is damaged or missing is for a look to tell.
+local plain, heads = n > 0 and string.byte(was[1], 6) == PULL and 'plain' or 'done', {}
+if plain == 'plain' then
+--+ _fronts
+  for from = 1, n, 8 do -- a few at a time: records are read whole
+    for i, record in ipairs(call('HMGET', TASKS, unpack(ids, from, math.min(from + 7, n)))) do
+      local front = record and head_of(record) or ''
+      heads[from + i - 1] = front
+      if front == '' then alike, was[from + i - 1] = false, '' end
+    end
+  end
+end
+if alike then removed = call('ZREM', ACTIVE, unpack(ids)) else call('ZREM', EXPIRY, '') end -- the first write
 if alike and removed == n then
   answers[1] = n
   if call('EXISTS', EXPIRY) == 1 then call('ZREM', EXPIRY, unpack(ids)) end
@@ -34,87 +48,31 @@ if alike and removed == n then
     local rows, scores = {}, {}
     for i = 1, n do rows[2 * i - 1], rows[2 * i], scores[2 * i - 1], scores[2 * i] = ids[i], ends[i], NOW, ids[i] end
     call('HSET', RUNS, unpack(rows)) call('ZADD', COMPLETED, unpack(scores))
-    come_to(COMPLETED)
+    come_to(COMPLETED, n, kept)
   end
   bump('delivered', n)
-else
+elseif n > 0 then
+--+ _rows
   if alike then torn = n end
   for i = 1, n do local is = read_run(ends[i]) items[i] = { ids[i], is.uid, is.fence, plain, '0', '', is.done, '0', is.bytes } end
 end
--- All others are looked at closely.
+if first > 7 then
+--+ _notes
+  for i = 7, first - 1, 7 do note(rev, unpack(ARGV, i, i + 6)) end
+end
 for i = first, #ARGV, 9 do items[#items + 1] = { unpack(ARGV, i, i + 8) } end
 if #items > 0 then
-  local known, changed, same = {}, {}, 0 -- id -> run with .place: what earlier items of this batch have made of it
-  local totals = { delivered = 0, dead = 0, cancelled = 0, expired = 0, failed = 0, retrying = 0 }
-  for i, item in ipairs(items) do ids[i] = item[1] end
-  local leases = call('ZMSCORE', ACTIVE, unpack(ids, 1, #items))
-  before, raws = head(DUE) or NEVER, call('HMGET', RUNS, unpack(ids, 1, #items))
-  local function has_it(done, hook) return string.find(done, ',' .. hook .. ',', 1, true) end
-  local function settle(i, id, uid, fence, verb, at, about, won, failed, bytes)
-    local run = known[id]
-    if not run then
-      run = read_run(raws[i])
-      if not run then return 'gone' end
-      local taken = i <= torn and not place(id) -- it was active until just now
-      run.place = (leases[i] or taken) and 'active' or call('ZSCORE', DUE, id) and 'scheduled' or 'ended'
-      run.was, known[id] = run.place, run
-    end
-    if run.uid ~= uid then return 'gone' end -- replaced: a 2xx for the old content says nothing about the new
-    if verb == 'plain' then if run.place ~= 'active' or raws[i] ~= was[i] then return 'unlike' end verb = 'ack' end
-    fence = tonumber(fence)
-    if run.place == 'ended' or run.place == 'completed' then
-      local done = run.place == 'completed' or call('ZSCORE', COMPLETED, id)
-      return done and (verb == 'done' or run.fence == fence) and 'already' or 'late'
-    end
-    if run.place ~= 'active' and run.place ~= 'scheduled' then return 'late' end
-    local held, all, done = run.place == 'active' and run.fence == fence, about ~= '', run.done
-    for hook in string.gmatch(won, '[^,]+') do if not has_it(done, hook) then done = (done == '' and ',' or done) .. hook .. ',' end end
-    for hook in string.gmatch(about, '[^,]+') do all = all and has_it(done, hook) end
-    if done ~= run.done then run.done, changed[id] = done, run end
-    local complete = verb == 'done' or verb == 'ack' and run.fence == fence or held and (verb == 'retry' or verb == 'dead') and all
-    if not complete and not held then return 'lease_lost' end
-    if bytes ~= '' then run.bytes = held and bytes or run.bytes .. bytes end
-    if held then totals.failed = totals.failed + failed end
-    changed[id] = run
-    if run.place == 'scheduled' and has(run.marks, RETRIED) then totals.retrying = totals.retrying - 1 end
-    if complete then run.place, totals.delivered = 'completed', totals.delivered + 1
-    elseif has(run.marks, CANCELLING) then run.place, totals.cancelled = 'cancelled', totals.cancelled + 1 -- nothing leads back
-    elseif verb == 'dead' or verb == 'expired' then run.place, totals[verb] = verb, totals[verb] + 1
-    else
-      if verb == 'retry' then run.marks = bit.bor(run.marks, RETRIED) end
-      if has(run.marks, RETRIED) then totals.retrying = totals.retrying + 1 end
-      run.place, run.at = 'scheduled', at
-    end
-    return run.place
-  end
-
-  for i = 1, #items do
-    answers[i + 1] = settle(i, unpack(items[i]))
-    if answers[i + 1] == 'already' then same = same + 1 end
-  end
-  repeated(same)
-  local writes, come, expiring = {}, {}, call('EXISTS', EXPIRY) == 1 -- one command for all that it is about
-  local function write(command, key, a, b)
-    local w = writes[command .. key] or { command, key }
-    writes[command .. key], w[#w + 1], w[#w + 2] = w, a, b
-  end
-  local sets = { completed = COMPLETED, cancelled = CANCELLED, expired = EXPIRED, dead = DEAD, scheduled = DUE, active = ACTIVE }
-  for id, run in pairs(changed) do
-    local living, keep = run.place == 'scheduled' or run.place == 'active', run.place == 'dead' and keeps(DEAD) or kept
-    if drop and (run.place == 'completed' or run.place == 'expired') then keep = 0 end
-    if run.place ~= run.was then write('ZREM', sets[run.was], id) end
-    if not living and expiring then write('ZREM', EXPIRY, id) end
-    if living or keep > 0 then
-      write('HSET', RUNS, id, write_run(run))
-      if run.place ~= run.was then write('ZADD', sets[run.place], run.place == 'scheduled' and run.at or NOW, id) end
-      if not living then come[sets[run.place]] = true end
-    else write('HDEL', TASKS, id) write('HDEL', RUNS, id) end
-  end
-  for _, w in pairs(writes) do call(unpack(w)) end
-  for set in pairs(come) do come_to(set) end
-  for counter, by in pairs(totals) do bump(counter, by) end
-  if writes['ZREM' .. ACTIVE] then removed = removed + 1 end
+--+ _closely
 end
-if full and removed > 0 then local pull, push = ready() if pull then lower(push) ring(pull, push) end elseif before then ring_if_earlier(before) end
-answers[#answers + 1] = now for _, front in ipairs(heads) do answers[#answers + 1] = front end
+if full and removed > 0 then
+--+ _ready
+  local pull, push = ready()
+  if pull then lower(push) ring(pull, push) end
+elseif before then
+--+ _ready
+--+ _earlier
+  ring_if_earlier(before)
+end
+answers[#answers + 1] = now
+for i = 1, #heads do answers[#answers + 1] = heads[i] end
 return #items == 0 and #heads == 0 and now or answers

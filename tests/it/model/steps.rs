@@ -41,7 +41,7 @@ pub struct World {
     pub(super) held: Vec<Held>,
     pub(super) last: Snapshot,
     pub(super) slept: [Option<i64>; 2],
-    /// Until then the agenda may be late for a lease, because the nervous one visited.
+    /// Until then the agenda may be late for a lease, because the nervous one visited, or somebody visited briefly.
     pub(super) grace: i64,
     pub(super) journal: VecDeque<String>,
     pub(super) counts: BTreeMap<String, usize>,
