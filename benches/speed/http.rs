@@ -160,10 +160,7 @@ where
                             > pace.arrived.load(Ordering::Relaxed) + pace.in_the_works
                             && !stop.load(Ordering::Relaxed)
                         {
-                            match pace.in_the_works {
-                                0 => tokio::task::yield_now().await, // one at a time, each at once
-                                _ => tokio::time::sleep(Duration::from_millis(1)).await,
-                            }
+                            tokio::time::sleep(Duration::from_millis(1)).await;
                         }
                     }
                     request.clear();

@@ -130,14 +130,15 @@ impl Service {
         }
     }
 
-    /// The same command again and again, each after the answer of the one before; the answer is `+OK`.
-    pub fn redis_many(&self, line: &str, times: u64) {
+    /// The same command again and again, each after the answer of the one before and a pause; the answer is `+OK`.
+    pub fn redis_many(&self, line: &str, times: u64, pause: Duration) {
         let mut socket = UnixStream::connect(self.socket()).expect("Redis listens");
         let mut answer = [0; 5];
         for _ in 0..times {
             socket.write_all(line.as_bytes()).expect("Redis reads");
             socket.read_exact(&mut answer).expect("Redis answers");
             assert_eq!(&answer, b"+OK\r\n");
+            std::thread::sleep(pause);
         }
     }
 

@@ -25,6 +25,10 @@ pub trait Batch: Send + Sync + 'static {
     /// What comes of it.
     type Answer: Send + 'static;
 
+    /// Whether those that are ready to run get their turn before a round is closed: the first job of one wakes the batcher
+    /// before others that are as far can come. It pays where a call costs much more than a job.
+    const LETS_OTHERS_IN: bool = false;
+
     /// The queue that a job belongs to.
     fn queue(job: &Self::Job) -> &QueueName;
     /// Its share of [`MAX_BYTES`].
@@ -78,6 +82,14 @@ impl<B: Batch> Batcher<B> {
 async fn gather<B: Batch>(batch: Arc<B>, mut inbox: mpsc::Receiver<Slip<B>>) {
     let mut slips = Vec::with_capacity(64);
     while inbox.recv_many(&mut slips, MAX_DRAIN).await > 0 {
+        if B::LETS_OTHERS_IN {
+            tokio::task::yield_now().await;
+            while slips.len() < MAX_DRAIN
+                && let Ok(slip) = inbox.try_recv()
+            {
+                slips.push(slip);
+            }
+        }
         let mut pieces = split::<B>(&mut slips);
         match pieces.pop() {
             Some(only) if pieces.is_empty() => run(&*batch, only).await,

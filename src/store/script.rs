@@ -178,3 +178,35 @@ scripts! {
 /// Reads all agendas; it has KEYS of its own and no `_lib.lua`.
 pub static AGENDA: LazyLock<Script> =
     LazyLock::new(|| Script::new("agenda", include_str!("lua/agenda.lua").to_owned()));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_that_a_script_names_is_there() {
+        let scripts = [
+            &ENQUEUE,
+            &VISIT,
+            &SETTLE,
+            &RENEW,
+            &CANCEL,
+            &REPLACE,
+            &EDIT,
+            &REVIVE,
+            &PURGE,
+            &DROP_QUEUE,
+            &GATE,
+            &DESCRIBE,
+            &GET,
+            &LIST,
+            &STATS,
+            &AUDIT,
+            &BOOKS,
+        ];
+        for script in scripts {
+            let left = script.source.lines().find(|line| line.starts_with("--+"));
+            assert_eq!(left, None, "{}", script.name);
+        }
+    }
+}

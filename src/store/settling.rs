@@ -158,6 +158,7 @@ impl Batch for Settles {
     /// Shared with whoever may have to give it in again.
     type Job = Arc<Settlement>;
     type Answer = End;
+    const LETS_OTHERS_IN: bool = true;
 
     fn queue(job: &Arc<Settlement>) -> &QueueName {
         &job.lease.queue
