@@ -4,7 +4,6 @@
 --       7 number of gate pairs g, then g x (field, value; '' deletes), then triples: 'set'|'del'|'free', webhook, JSON
 -- Answers {'ok', rev, created 0|1} | {'no_queue'} | {'conflict'} (somebody else changed it since).
 --+ _ready
---+ _kept
 local old, rev = call('HGET', QUEUES, QUEUE), call('HGET', GATE, 'rev') or '0'
 if not old and ARGV[5] == '' then return { 'no_queue' } end
 if old and ARGV[4] ~= '-' and ARGV[4] ~= rev then return { 'conflict' } end
@@ -32,6 +31,6 @@ rev = string.format('%.0f', math.max(now, rev + 1))
 call('HSET', GATE, 'rev', rev)
 local pull, push = ready()
 lower(push)
-lower(step(now)) -- a changed retention is looked at soon
+lower(now) -- what a changed retention no longer keeps goes at the next visit
 ring(pull, push)
 return { 'ok', rev, created }
