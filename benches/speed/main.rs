@@ -5,8 +5,8 @@
 //! turns, so that a machine that is busy otherwise slows both. Lateness does not, see `times`.
 //!
 //! ```text
-//! rows, times, space, pull, scaling   what is measured       counts   instructions, under callgrind
-//! parts, sink, bare, http             what it is done with   table    how it is told
+//! rows, times, space, pull   what is measured       counts   instructions, under callgrind
+//! parts, sink, bare, http    what it is done with   table    how it is told
 //! ```
 
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // figures for people
@@ -20,7 +20,6 @@ mod http;
 mod parts;
 mod pull;
 mod rows;
-mod scaling;
 mod sink;
 mod space;
 mod table;
@@ -67,7 +66,6 @@ const MEASURES: &[(&str, Measure)] = &[
     ("queues", times::queues),
     ("idle", space::idle),
     ("pull", pull::pull),
-    ("scaling", scaling::scaling),
 ];
 
 fn main() {

@@ -14,11 +14,11 @@ use crate::{
 pub const PAYLOAD: &str =
     r#"{"order_id":1042,"customer":"c-77120","event":"payment_timeout","amount":129.90,"currency":"EUR","try":12}"#;
 /// Connections of a closed loop.
-pub const CONNECTIONS: usize = 64;
+const CONNECTIONS: usize = 64;
 /// No measurement waits longer for what is to arrive.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-pub fn one(delay: &str) -> Vec<u8> {
+fn one(delay: &str) -> Vec<u8> {
     post("/queues/bench/tasks", &format!(r#"{{"payload":{PAYLOAD},"delay":"{delay}"}}"#))
 }
 
@@ -146,7 +146,7 @@ pub fn disk(size: Size) -> Vec<Row> {
 }
 
 /// Takes the tasks away, so that each round finds the same.
-pub fn empty(service: &Service) {
+fn empty(service: &Service) {
     service.call("POST", "/queues/bench/purge", r#"{"states":["scheduled","completed"]}"#);
 }
 
