@@ -9,13 +9,16 @@ use std::{
 
 use duepost::{
     domain::{
-        id::{QueueName, Uid},
+        id::{QueueName, Uid, WebhookId},
         payload::Payload,
         queue::Settings,
         round::{Progress, Verdict},
+        secret::Secret,
         task::{NewTask, TaskOptions, When},
+        time::UnixMs,
+        webhook::Webhook,
     },
-    store::{ClaimKind, Clock, Promise, Seal, Settlement, Store, StoreConfig, Visit},
+    store::{Change, ClaimKind, Clock, HookChange, Promise, Seal, Settlement, Store, StoreConfig, Visit},
     telemetry::Metrics,
 };
 use futures_util::future::join_all;
@@ -44,6 +47,9 @@ pub fn walk(redis: &str, path: &str, tasks: u64) {
         let store = Store::new(config, Arc::new(Clock::default()), Arc::new(Metrics::new(10))).expect("a URL of Redis");
         let queue = QueueName::parse("bench").expect("a name");
         store.create_queue(&queue, &Settings::default()).await.expect("Redis answers");
+        // claims of consumers end otherwise: their records are read for the answer
+        let change = || Change { hooks: vec![HookChange::Set(Box::new(webhook()))], ..Change::default() };
+        store.change(&queue, false, |_| Ok::<_, ()>(change())).await.expect("Redis answers");
         let rounds = usize::try_from(tasks).expect("few") / BATCH;
         for _ in 0..rounds {
             let new = || NewTask {
@@ -62,7 +68,7 @@ pub fn walk(redis: &str, path: &str, tasks: u64) {
             return;
         }
         for _ in 0..rounds {
-            let visit = Visit { tasks: BATCH, bytes: 1 << 20, lease: Duration::from_secs(60), kind: ClaimKind::Pull };
+            let visit = Visit { tasks: BATCH, bytes: 1 << 20, lease: Duration::from_secs(60), kind: ClaimKind::Push };
             let visited = store.visit(&queue, visit).await.expect("Redis answers");
             assert_eq!(visited.claims.len(), BATCH);
             if path == PATHS[1] {
@@ -74,6 +80,23 @@ pub fn walk(redis: &str, path: &str, tasks: u64) {
             assert!(settled.iter().all(Result::is_ok));
         }
     });
+}
+
+/// Nobody calls it, but with it workers may claim.
+fn webhook() -> Webhook {
+    Webhook {
+        id: WebhookId::parse("sink").expect("an id"),
+        url: "https://example.com/".parse().expect("a URL"),
+        enabled: true,
+        description: None,
+        headers: Vec::new(),
+        timeout: None,
+        max_in_flight: None,
+        created_at: UnixMs(0),
+        secret: Secret::from_bytes(&[7; 32]).expect("a secret"),
+        previous_secret: None,
+        disabled_reason: None,
+    }
 }
 
 /// Instructions a task of each path, in the store and in Redis. Nothing where there is no valgrind.

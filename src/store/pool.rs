@@ -122,7 +122,6 @@ impl Lane {
                         return Err(StoreError::Connect(Arc::new(PoolError::Timeout(TimeoutType::Wait))));
                     };
                     match self.peek(shard) {
-                        // boxed, as all that is rare here: every call of Redis would be as big as this
                         Peek::Apart(now, _) if Arc::ptr_eq(&now, &node) => return Box::pin(self.connect(node)).await,
                         _ => {} // somebody made it, or the primary changed
                     }
