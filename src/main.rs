@@ -95,7 +95,8 @@ fn in_runtime<T, F: Future<Output = Result<T, AppError>>>(
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(loaded.config.threads).enable_all().build();
     let runtime = runtime.map_err(|e| fail(&format!("the runtime does not start: {e}"), Exit::Failure))?;
     runtime.block_on(run(loaded.config)).map_err(|e| {
         let exit = if e.is_set_up() { Exit::Config } else { Exit::Failure };

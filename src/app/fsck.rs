@@ -18,7 +18,7 @@ use crate::{
 /// # Errors
 /// See [`AppError`].
 pub async fn fsck(config: Config, repair: bool) -> Result<Audit, AppError> {
-    let redis = match embedded::running(&config.data_dir).filter(|_| Redis::is_private(&config)) {
+    let redis = match embedded::running(&config.data_dir).filter(|_| config.has_private_redis()) {
         Some(url) => Redis { servers: Servers::Single(url), shown: "private".to_owned(), private: None },
         None => Redis::start(&config, Mode::Serve).await?,
     };

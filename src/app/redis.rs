@@ -37,11 +37,6 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Whether these settings name none.
-    pub fn is_private(config: &Config) -> bool {
-        config.redis.is_none() && config.redis_cluster.is_none() && config.redis_sentinel.is_none()
-    }
-
     pub async fn start(config: &Config, mode: Mode) -> Result<Self, AppError> {
         if let Some(url) = &config.redis {
             let servers = Servers::Single(url.expose().to_owned());

@@ -17,6 +17,7 @@ pub mod settings;
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    thread::available_parallelism,
     time::Duration,
 };
 
@@ -121,6 +122,8 @@ pub struct Config {
     pub slots_per_webhook: usize,
     /// Calls at once in all. Default 1024. `DUEPOST_SLOTS`.
     pub slots: usize,
+    /// Threads that do the work. Default one for each core, one less beside a private Redis, at least 1. `DUEPOST_THREADS`.
+    pub threads: usize,
     /// A worker's hold on a task between renewals. Default 10 s. `DUEPOST_LEASE`.
     pub lease: Duration,
     /// Grace for attempts under way after SIGTERM. Default 25 s. `DUEPOST_DRAIN`.
@@ -139,6 +142,12 @@ pub struct Config {
     pub ssl_cert_file: Option<PathBuf>,
     /// How long a call of the collector of traces may take; `None` sends none. Default none. The standard variables `OTEL_…`.
     pub traces: Option<Duration>,
+}
+
+/// Redis works in one thread, which needs a core as much as ours do: on two cores two threads of ours beside it are slower
+/// than one.
+fn threads_for(beside_redis: bool, cores: usize) -> usize {
+    cores.saturating_sub(usize::from(beside_redis)).max(1)
 }
 
 /// Bytes that the body of a task may have beyond its payload.
@@ -204,6 +213,7 @@ impl Config {
             max_claims: read.count("max_claims", 100_000)?,
             slots_per_webhook: read.count("slots_per_webhook", 10_000)?,
             slots: read.count("slots", 100_000)?,
+            threads: read.optional("threads", |text| parse::number(text, 1..=1024))?.map_or(0, |n| n as usize),
             lease: read.value("lease", |text| parse::duration(text, seconds(3)..=seconds(60)))?,
             drain: read.value("drain", |text| parse::duration(text, seconds(0)..=seconds(600)))?,
             log: read.value("log", parse::log_filter)?,
@@ -217,6 +227,10 @@ impl Config {
         if read.layers.get("slots_per_webhook").is_none() && config.slots_per_webhook > config.slots {
             config.slots_per_webhook = config.slots;
             read.amend("slots_per_webhook", config.slots.to_string());
+        }
+        if config.threads == 0 {
+            config.threads = threads_for(config.has_private_redis(), available_parallelism().map_or(1, usize::from));
+            read.amend("threads", config.threads.to_string());
         }
         config.check(&read)?;
         let mut warnings = config.warnings(mode);
@@ -237,6 +251,12 @@ impl Config {
     ) -> Result<SocketAddr, ConfigError> {
         let layers = Layers::read(cli, env, cwd)?;
         Reader { mode: Mode::Serve, cwd, layers, rows: Vec::new() }.value("listen", parse::socket)
+    }
+
+    /// Whether the Redis is a child of this process.
+    #[must_use]
+    pub const fn has_private_redis(&self) -> bool {
+        self.redis.is_none() && self.redis_cluster.is_none() && self.redis_sentinel.is_none()
     }
 
     /// What the private Redis is to give.

@@ -233,6 +233,12 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting("slots", Kind::Number, "1024", "Calls under way at once from this process, 1 to 100000"),
     setting(
+        "threads",
+        Kind::Number,
+        "",
+        "Threads that do the work, 1 to 1024; else one for each core, and one less beside a private Redis, which needs a core too",
+    ),
+    setting(
         "lease",
         Kind::Duration,
         "10s",

@@ -239,6 +239,20 @@ fn what_excludes_each_other_is_refused_by_name() {
 }
 
 #[test]
+fn a_private_redis_has_a_core_for_itself() {
+    for (beside_redis, cores, threads) in [(true, 1, 1), (true, 2, 1), (true, 8, 7), (false, 1, 1), (false, 2, 2)] {
+        assert_eq!(threads_for(beside_redis, cores), threads, "{beside_redis} {cores}");
+    }
+    let loaded = serve(&["--threads", "3"], &[], "").unwrap();
+    assert_eq!(loaded.config.threads, 3);
+    let (with, without) = (serve(&["--redis", "redis://h"], &[], "").unwrap(), serve(&[], &[], "").unwrap());
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!((with.config.threads, without.config.threads), (cores, threads_for(true, cores)));
+    assert!(with.show().contains(&format!("threads = {cores} ")), "what is shown is what holds");
+    assert!(refused(&["--threads", "0"], &[], "").contains("--threads"));
+}
+
+#[test]
 fn c180_one_kind_of_redis_with_all_that_it_needs() {
     let sentinel = &["--redis-sentinel", "redis://:s3cret@a,b:2/8", "--redis-sentinel-master", "m"][..];
     let env = [("DUEPOST_REDIS_SENTINEL_USER", "u"), ("DUEPOST_REDIS_SENTINEL_PASSWORD", "s3cret2")];
