@@ -1,4 +1,5 @@
 -- Put where a line --+ _fronts asks for it: records without their payloads.
+--+ _has
 -- A record without its payload; nothing where it is damaged or missing, which Rust tells from a good one.
 local function front_of(record)
   local flags = string.byte(record, 2)
