@@ -8,6 +8,7 @@ local function front_of(record)
   return string.sub(record, 1, at - 1)
 end
 local function head_of(record)
+  if #record >= 18 and string.byte(record, 2) % 16 == 0 then return string.sub(record, 1, 18) end -- mostly it has none of these
   local ok, front = pcall(front_of, record)
   return ok and front or ''
 end

@@ -9,13 +9,13 @@
 --       before the claim ('' = first). A claim's fence is one more than that row's. First claims are due as their records say.
 --       Then hold pairs, if there are claims.
 -- O(n log m); pieces of 100 (retention 500). Runs at maxmemory, because its first write frees. Never sent twice.
+call('ZREM', EXPIRY, '')
 --+ _ready
 local most, room, lease_ms, may_end_until, by, kind, full = struct.unpack('>I4I4i8i8i8BB', ARGV[1], MORE)
 local may_end, upto, retrying, before = now <= may_end_until, now < BOUND and now or BOUND, 0, nil -- before: head of due, if something comes back
 local UPTO, lease, expiry, goes = text(upto), nil, nil, NEVER -- the first that ends; expires; and of those that ended, goes
 local brief = by > now and by <= now + 1000 and not g[3] and not g[4] -- what only expires must not count towards a limit
 if brief then goes = by else
-  call('ZREM', EXPIRY, '') -- the first write frees
 --+ _upkeep
 end
 local pull, push = ready(0)
@@ -49,7 +49,6 @@ if at and at <= now and most > 0 then
     local till, dues = now + lease_ms, not first and call('ZMSCORE', DUE, unpack(ids, 1, n))
     local ends, before_uid = text(till), struct.pack('>BI4BI2I4Bi8', 1, 1, kind, 0, 0, 0, now) -- of a first row
     next_due = ids[n + 1] and call('ZSCORE', DUE, ids[n + 1])
-    call('ZREM', DUE, unpack(ids, 1, n)) -- if it is brief, this is the first write
 --+ _uid
     if first then -- mostly
       for i = 1, n do
@@ -69,6 +68,7 @@ if at and at <= now and most > 0 then
         call('HSET', GATE, 'tat_us', g[7])
       end
     end
+    call('ZREM', DUE, unpack(ids, 1, n)) -- last: where Redis refuses one of these commands, the task must still stand somewhere
   end
 end
 if retrying ~= 0 then call('HINCRBY', TOTALS, 'retrying', string.format('%d', retrying)) end
@@ -77,10 +77,7 @@ if any_holds and claimed > 0 then
 end
 pull, push = ready(next_due)
 --+ _wanted
-if agenda < NEVER then
-  if brief and n == 0 then call('ZREM', EXPIRY, '') end -- the first write frees
-  call('ZADD', AGENDA, text(agenda), QUEUE)
-else agenda = -1 call('ZREM', AGENDA, QUEUE) end
+if agenda < NEVER then call('ZADD', AGENDA, text(agenda), QUEUE) else agenda = -1 call('ZREM', AGENDA, QUEUE) end
 if before then
 --+ _usual
 --+ _ring
