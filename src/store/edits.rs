@@ -7,10 +7,11 @@ use futures_util::future::join_all;
 
 use super::{
     Enqueued, Found, PageRequest, Reply, Store, StoreError,
+    enqueuing::{EnqueueAnswer, Word, enqueue_call, read_answers},
     keys::raw_id,
     record::Record,
     script,
-    tasks::{EnqueueAnswer, push_task, push_tasks, read_decided, read_view, task_member, when_args},
+    tasks::{push_task, read_view, task_member, when_args},
 };
 use crate::domain::{
     id::{QueueName, TaskId},
@@ -298,26 +299,24 @@ impl Store {
         let mut answers: Vec<Option<Result<Enqueued, StoreError>>> = tasks.iter().map(|_| None).collect();
         let mut left: Vec<(usize, NewTask)> = tasks.into_iter().enumerate().collect();
         for _ in 0..ATOMIC_TRIES {
-            let mut call = self.inner.call(&script::ENQUEUE, queue, self.inner.floor_ms());
-            push_tasks(&mut call, true, left.iter().map(|(_, task)| task));
-            let mut reply = Reply::new("enqueue", self.inner.persist(&call).await?)?;
-            let word = reply.text()?;
-            if word == "no_queue" {
+            let call = enqueue_call(&self.inner, queue, true, left.iter().map(|(_, task)| task));
+            let jobs = left.iter().map(|(_, task)| Box::new(task.clone())).collect();
+            let (word, decided) = read_answers(self.inner.persist(&call).await?, queue, jobs)?;
+            if matches!(word, Word::NoQueue) {
                 if !self.inner.config.auto_create {
                     break;
                 }
                 self.create_queue(queue, &Settings::default()).await?;
                 continue;
             }
-            let jobs = left.iter().map(|(_, task)| Box::new(task.clone())).collect();
-            let decided = read_decided(&mut reply, queue, jobs)?.into_iter().map(|answer| {
+            let decided = decided.into_iter().map(|answer| {
                 answer.map(|answer| match answer {
                     EnqueueAnswer::Done(enqueued) => *enqueued,
                     EnqueueAnswer::NoQueue(_) => Enqueued::NoQueue,
                 })
             });
             let decided: Vec<_> = decided.collect();
-            let refused = word == "refused";
+            let refused = matches!(word, Word::Refused);
             let is_fine = |answer: &Result<_, _>| matches!(answer, Ok(Enqueued::Created(_) | Enqueued::Replayed(_)));
             // the script cannot see that a task whose id the service made has the same content: what stands in nobody's
             // way is no refusal, and those it would have made are sent again

@@ -20,6 +20,7 @@ pub mod clock;
 mod cluster;
 mod edits;
 pub mod embedded;
+mod enqueuing;
 pub mod error;
 mod form;
 mod hook_form;
@@ -134,7 +135,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
-    enqueues: Arc<Batcher<tasks::Enqueues>>,
+    enqueues: Arc<Batcher<enqueuing::Enqueues>>,
     settles: Arc<Batcher<settling::Settles>>,
     /// The same for consumers, who are told what it stands for.
     told: Arc<Batcher<settling::Settles>>,
@@ -171,7 +172,7 @@ impl Store {
             config,
         });
         let store = Self {
-            enqueues: Arc::new(Batcher::start(tasks::Enqueues(Arc::clone(&inner)), batchers)),
+            enqueues: Arc::new(Batcher::start(enqueuing::Enqueues(Arc::clone(&inner)), batchers)),
             settles: Arc::new(Batcher::start(settling::Settles::of_workers(&inner), batchers)),
             told: Arc::new(Batcher::start(settling::Settles::of_consumers(&inner), batchers)),
             looks: Arc::new(Batcher::start(looks::Looks(Arc::clone(&inner)), batchers)),
@@ -213,8 +214,13 @@ impl Store {
 }
 
 impl Inner {
-    /// Starts a call on a queue: KEYS, clock offset, cap or floor, queue.
-    fn call<'s>(&self, script: &'s Script, queue: &QueueName, cap_or_floor_ms: i64) -> Call<'s> {
+    /// Starts a call on a queue.
+    fn call<'s>(&self, script: &'s Script, queue: &QueueName, bound_ms: i64) -> Call<'s> {
+        self.call_with(script, queue, bound_ms, &[])
+    }
+
+    /// The same with numbers of the script's own, packed as it reads them: one argument costs Redis as much as many numbers in one.
+    fn call_with<'s>(&self, script: &'s Script, queue: &QueueName, bound_ms: i64, numbers: &[&[u8]]) -> Call<'s> {
         let shard = keys::shard_of(queue);
         let keys = self.keys.of_queue_in(shard, queue);
         let mut call = if self.topology.is_cluster() {
@@ -222,7 +228,11 @@ impl Inner {
         } else {
             script.call(shard, &keys)
         };
-        call.arg(self.clock.offset_ms()).arg(cap_or_floor_ms).arg(queue.as_str());
+        let mut packed = Vec::with_capacity(64);
+        packed.extend_from_slice(&self.clock.offset_ms().to_be_bytes());
+        packed.extend_from_slice(&bound_ms.to_be_bytes());
+        numbers.iter().for_each(|number| packed.extend_from_slice(number));
+        call.arg(packed).arg(queue.as_str());
         call
     }
 

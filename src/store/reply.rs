@@ -37,11 +37,6 @@ impl Reply {
         }
     }
 
-    /// Whether the next item is this word.
-    pub fn is_word(&self, word: &str) -> bool {
-        matches!(self.items.as_slice().first(), Some(Value::BulkString(bytes)) if bytes == word.as_bytes())
-    }
-
     /// The next item as bytes.
     pub fn bytes(&mut self) -> Result<Vec<u8>, StoreError> {
         match self.items.next() {

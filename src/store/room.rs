@@ -8,6 +8,7 @@ use super::{
     Lease, Pulled, Store, StoreError, Taken, Want,
     window::{Known, Wanted},
 };
+use crate::domain::time::UnixMs;
 
 /// What a claim comes to.
 pub type Answer = Result<Taken, StoreError>;
@@ -40,6 +41,8 @@ pub struct Room {
     /// The instant came while a look was under way.
     pub rung: bool,
     pub known: Option<Known>,
+    /// Until then looks leave what comes due beside tasks to others, see [`Store::visit_briefly`].
+    pub whole_at: UnixMs,
 }
 
 impl Room {
@@ -79,7 +82,7 @@ impl Room {
     pub fn next_visit(&self) -> Wanted {
         let lease = self.waiters.front().map(|w| w.want.lease).unwrap_or_default();
         let alike = self.waiters.iter().take_while(|w| w.want.lease == lease);
-        Wanted { lease, tasks: alike.map(|w| w.want.max).sum() }
+        Wanted { lease, tasks: alike.map(|w| w.want.max).sum(), rest_until: self.whole_at }
     }
 
     pub fn next_instant(&self) -> Option<Instant> {

@@ -113,7 +113,9 @@ macro_rules! parts {
     };
 }
 
-parts! { "_clients" "_closely" "_earlier" "_ends" "_filled" "_fronts" "_kept" "_notes" "_ready" "_rows" "_states" "_upkeep" "_wanted" }
+parts! {
+    "_again" "_clients" "_closely" "_come_to" "_earlier" "_ends" "_filled" "_fronts" "_has" "_holds" "_kept" "_notes" "_ready" "_ring" "_rows" "_states" "_taken" "_uid" "_upkeep" "_usual" "_wanted"
+}
 
 /// Puts the parts where a script's text names them.
 fn put_together(text: &str, whole: &mut String) {

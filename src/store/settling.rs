@@ -114,8 +114,8 @@ impl Settled {
     }
 }
 
-/// What a plain end takes, mostly.
-const PLAIN_BYTES: usize = 256;
+/// What a plain end takes beside the row as it ends, mostly.
+const PLAIN_BYTES: usize = 64;
 
 /// Settles in batches.
 pub struct Settles {
@@ -136,8 +136,8 @@ impl Settles {
     }
 }
 
-/// A plain end as the script takes it: a first claim that is done, or acked by its consumer, with both its rows.
-fn pack(job: &Settlement, packed: &mut Vec<u8>) -> Option<()> {
+/// A plain end as the script takes it: a first claim that is done, or acked by its consumer. Answers the row as it ends.
+fn pack(job: &Settlement, packed: &mut Vec<u8>) -> Option<Vec<u8>> {
     let (kind, _) = job.lease.first?;
     let done = if kind == ClaimKind::Pull { Verdict::Ack } else { Verdict::Done };
     if job.verdict != done || job.failed > 0 {
@@ -146,12 +146,10 @@ fn pack(job: &Settlement, packed: &mut Vec<u8>) -> Option<()> {
     let (id, first) = (&job.lease.member, record::first_row(&job.lease)?);
     let progress = job.progress.as_ref().map(form::encode_progress).unwrap_or_default();
     let end = record::ended_row(&first, &job.won, &progress)?;
-    let (id_length, end_length) = (u8::try_from(id.len()).ok()?, u32::try_from(end.len()).ok()?);
-    packed.push(id_length);
-    for part in [id.as_slice(), &first, &end_length.to_be_bytes(), &end] {
-        packed.extend_from_slice(part);
-    }
-    Some(())
+    packed.push(u8::try_from(id.len()).ok()?);
+    packed.extend_from_slice(id);
+    packed.extend_from_slice(&first);
+    Some(end)
 }
 
 impl Batch for Settles {
@@ -170,14 +168,22 @@ impl Batch for Settles {
     }
 
     async fn run(&self, queue: QueueName, jobs: Vec<Arc<Settlement>>) -> Vec<Result<Self::Answer, StoreError>> {
-        let mut call = self.inner.call(&script::SETTLE, &queue, 0);
         let notes = notes::merge(jobs.iter().flat_map(|job| &job.notes));
         // whether each is a plain end, and they
         let (mut plain, mut packed) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len() * PLAIN_BYTES));
+        let mut ends = Vec::with_capacity(jobs.len());
         for job in &jobs {
-            plain.push(pack(job, &mut packed).is_some());
+            let end = pack(job, &mut packed);
+            plain.push(end.is_some());
+            ends.extend(end);
         }
-        call.arg(u8::from(self.inner.pressure.is_high())).arg(packed).arg(notes.len());
+        let is_full = [u8::from(self.inner.pressure.is_high())];
+        let count = u16::try_from(notes.len()).unwrap_or(u16::MAX);
+        let mut call = self.inner.call_with(&script::SETTLE, &queue, 0, &[&is_full, &count.to_be_bytes()]);
+        call.arg(packed);
+        for end in ends {
+            call.arg(end);
+        }
         for note in &notes {
             note.put_into(&mut call);
         }

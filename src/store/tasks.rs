@@ -1,18 +1,15 @@
 //! What clients do with tasks: enqueue, cancel, read, list.
 
-use std::sync::Arc;
-
 use super::{
-    Batcher, Call, Inner, Reply, Store, StoreError,
-    batch::Batch,
-    keys::{raw_id, raw_uid, shard_of},
-    record::{self, Record, RecordError, View},
+    Batcher, Call, Reply, Store, StoreError,
+    enqueuing::{EnqueueAnswer, Enqueues},
+    keys::{raw_id, raw_uid},
+    record::{self, RecordError, View},
     script,
 };
 use crate::domain::{
     id::{QueueName, TaskId},
     queue::Settings,
-    round::Progress,
     task::{NewTask, Task, TaskState, When},
     time::UnixMs,
 };
@@ -98,69 +95,6 @@ pub struct Page {
     pub next: Option<(UnixMs, TaskId)>,
 }
 
-/// Enqueues in batches.
-pub struct Enqueues(pub(super) Arc<Inner>);
-
-/// A queue that is missing gives the job back.
-pub enum EnqueueAnswer {
-    /// Decided.
-    Done(Box<Enqueued>),
-    /// The queue is to be made first.
-    NoQueue(Box<NewTask>),
-}
-
-impl Batch for Enqueues {
-    /// Boxed: it is handed on several times.
-    type Job = Box<NewTask>;
-    type Answer = EnqueueAnswer;
-
-    fn queue(job: &Box<NewTask>) -> &QueueName {
-        &job.queue
-    }
-
-    fn bytes(job: &Box<NewTask>) -> usize {
-        job.payload.bytes().len()
-    }
-
-    async fn run(&self, queue: QueueName, jobs: Vec<Box<NewTask>>) -> Vec<Result<EnqueueAnswer, StoreError>> {
-        let before = self.0.seqs.known_of(shard_of(&queue));
-        let mut call = self.0.call(&script::ENQUEUE, &queue, self.0.floor_ms());
-        push_tasks(&mut call, false, jobs.iter().map(Box::as_ref));
-        let count = jobs.len();
-        match self.0.persist(&call).await.and_then(|value| read_answers(value, &queue, jobs)) {
-            Ok((answers, seq)) => {
-                self.0.see_seqs(seq.map(|seq| (shard_of(&queue), before, seq)));
-                if answers.iter().any(|answer| matches!(answer, Err(StoreError::Full))) {
-                    self.0.note_full();
-                }
-                answers
-            }
-            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
-        }
-    }
-}
-
-/// Tasks as `enqueue` takes them.
-pub(super) fn push_tasks<'t>(call: &mut Call<'_>, all_or_none: bool, tasks: impl Iterator<Item = &'t NewTask> + Clone) {
-    let records: Vec<_> = tasks.clone().map(record::encode).collect();
-    let mut packed = Vec::with_capacity(records.len() * 40);
-    for (task, record) in tasks.zip(&records) {
-        let member = task_member(task);
-        let (run_is_delay, run_ms) = (matches!(task.when, When::After(_)), when_args(task.when).1);
-        let (expires, expiry_is_delay) = (task.expires.is_some(), matches!(task.expires, Some(When::After(_))));
-        packed.push(u8::try_from(member.len()).unwrap_or(0)); // at most 128
-        packed.extend_from_slice(&member);
-        packed.extend_from_slice(&record.head);
-        packed.push(u8::from(run_is_delay) | u8::from(expires) << 1 | u8::from(expiry_is_delay) << 2);
-        packed.extend_from_slice(&run_ms.to_be_bytes());
-        packed.extend_from_slice(&task.expires.map_or(0, |expires| when_args(expires).1).to_be_bytes());
-    }
-    call.arg(u8::from(all_or_none)).arg(packed);
-    for record in records {
-        call.arg(record.rest);
-    }
-}
-
 /// A task as `replace` takes it.
 pub(super) fn push_task(call: &mut Call<'_>, task: &NewTask) {
     let record = record::encode(task);
@@ -177,83 +111,8 @@ pub(super) fn when_args(when: When) -> (&'static str, i64) {
     }
 }
 
-/// An answer for each job, and the shard's count of enqueues.
-type Answers = (Vec<Result<EnqueueAnswer, StoreError>>, Option<u64>);
-
-#[allow(clippy::vec_box)] // they come in boxes
-fn read_answers(value: super::Value, queue: &QueueName, jobs: Vec<Box<NewTask>>) -> Result<Answers, StoreError> {
-    let mut reply = Reply::new("enqueue", value)?;
-    if reply.text()? == "no_queue" {
-        return Ok((jobs.into_iter().map(|task| Ok(EnqueueAnswer::NoQueue(task))).collect(), None));
-    }
-    let answers = read_decided(&mut reply, queue, jobs)?;
-    Ok((answers, u64::try_from(reply.int()?).ok()))
-}
-
-/// {base, answers} from the front.
-#[allow(clippy::vec_box)] // they come in boxes
-pub(super) fn read_decided(
-    reply: &mut Reply,
-    queue: &QueueName,
-    jobs: Vec<Box<NewTask>>,
-) -> Result<Vec<Result<EnqueueAnswer, StoreError>>, StoreError> {
-    let base = UnixMs(reply.int()?);
-    let mut answers = reply.list_or_word()?;
-    if answers.is_word("") {
-        let made = |task: Box<NewTask>| Ok(EnqueueAnswer::Done(Box::new(Enqueued::Created(created(*task, base)))));
-        return Ok(jobs.into_iter().map(made).collect());
-    }
-    let mut read = |task: Box<NewTask>| -> Result<EnqueueAnswer, StoreError> {
-        let mut answer = answers.list_or_word()?;
-        let word = answer.text()?;
-        let there = if answer.left() > 0 { Some(read_view(&mut answer, &task_member(&task))?) } else { None };
-        let enqueued = match (word.as_str(), there) {
-            ("created", None) => Enqueued::Created(created(*task, base)),
-            ("created", Some(view)) => Enqueued::Created(view.into_task(queue)?),
-            ("full", _) => Enqueued::Full,
-            ("oom", _) => return Err(StoreError::Full),
-            ("replayed", Some(view)) => Enqueued::Replayed(view.into_task(queue)?),
-            ("active", Some(view)) => Enqueued::Active(view.into_task(queue)?),
-            ("exists", Some(view)) => {
-                let id = task.id.clone().unwrap_or_else(|| TaskId::from_uid(task.uid));
-                let same = Record::decode(&id, view.record.clone().into())?.has_same_content(&task);
-                let there = view.into_task(queue)?;
-                if same && there.state != TaskState::Dead { Enqueued::Replayed(there) } else { Enqueued::Exists(there) }
-            }
-            _ => return answer.unexpected(),
-        };
-        Ok(EnqueueAnswer::Done(Box::new(enqueued)))
-    };
-    Ok(jobs.into_iter().map(&mut read).collect())
-}
-
 pub(super) fn task_member(task: &NewTask) -> Vec<u8> {
     task.id.as_ref().map_or_else(|| raw_uid(task.uid.0).to_vec(), raw_id)
-}
-
-/// A new task as it stands right after the script took it.
-fn created(task: NewTask, base: UnixMs) -> Task {
-    let instant = |when| match when {
-        When::After(delay) => base.plus(delay),
-        When::At(at) => at,
-    };
-    let run_at = instant(task.when);
-    Task {
-        id: task.id.unwrap_or_else(|| TaskId::from_uid(task.uid)),
-        uid: task.uid,
-        queue: task.queue,
-        state: TaskState::Scheduled,
-        created_at: base,
-        run_at,
-        score: run_at.max(base),
-        expires_at: task.expires.map(instant),
-        cancelling: false,
-        options: task.options,
-        lost: 0,
-        delivered_to: Vec::new(),
-        progress: Progress::default(),
-        payload: Some(task.payload),
-    }
 }
 
 /// {record, run, state, score} from the front.

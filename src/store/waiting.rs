@@ -37,6 +37,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(1);
 /// The shortest wait for an instant that is still ahead: this process may think that it has come.
 const SHORTEST: Duration = Duration::from_micros(200);
+/// Looks in a row leave what comes due beside tasks (leases, expiry, retention) for so long. The queue is visited for it in
+/// any case: its workers find that in the agenda.
+const WHOLE_EVERY: Duration = Duration::from_millis(100);
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_millis(250);
 /// Looks under way at once.
@@ -276,7 +279,10 @@ impl Hall {
         let (now, turn) = (Instant::now(), room.looking.take().unwrap_or(0));
         room.known = known;
         match result {
-            Ok(Seen { taken, pull, now: answered, moved }) => {
+            Ok(Seen { taken, pull, now: answered, moved, whole }) => {
+                if whole {
+                    room.whole_at = answered.plus(WHOLE_EVERY);
+                }
                 let left = room.hand_out(taken, visit.lease, &self.store);
                 drop(Taken::new(left, &self.store, now + visit.lease));
                 let more = pull.is_some_and(|at| at <= answered);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     Call, Reply, Store, StoreError, Value,
-    keys::parse_raw_id,
+    keys::{parse_raw_id, shard_of},
     notes::Holds,
     record::{self, Record, Run},
     script,
@@ -143,6 +143,34 @@ pub enum Renewed {
     LeaseLost,
 }
 
+/// What a visit answers beside the claims.
+struct Facts {
+    now: UnixMs,
+    pull: Option<UnixMs>,
+    push: Option<UnixMs>,
+    agenda: Option<UnixMs>,
+    claims: usize,
+    all_are_first: bool,
+}
+
+impl Facts {
+    fn read(packed: &[u8]) -> Result<Self, StoreError> {
+        let wrong = StoreError::Answer { call: "visit", what: "facts" };
+        let [instants @ .., a, b, c, d, all_are_first] = packed else { return Err(wrong) };
+        let (instants, []) = instants.as_chunks() else { return Err(wrong) };
+        let [now, pull, push, agenda] = instants else { return Err(wrong) };
+        let instant = |ms: &[u8; 8]| Some(UnixMs(i64::from_be_bytes(*ms))).filter(|at| at.0 >= 0);
+        Ok(Self {
+            now: UnixMs(i64::from_be_bytes(*now)),
+            pull: instant(pull),
+            push: instant(push),
+            agenda: instant(agenda),
+            claims: usize::try_from(u32::from_be_bytes([*a, *b, *c, *d])).unwrap_or(usize::MAX),
+            all_are_first: *all_are_first == 1,
+        })
+    }
+}
+
 impl Store {
     /// Visits a queue. Sent once: a repeat would claim more. What a lost answer claimed comes back when its lease ends.
     ///
@@ -160,38 +188,59 @@ impl Store {
     pub async fn visit_briefly(&self, queue: &QueueName, visit: Visit, until: UnixMs) -> Result<Visited, StoreError> {
         let inner = &self.inner;
         let (sent, cap_ms) = (inner.now_sent(), inner.cap_ms());
-        let mut call = inner.call(&script::VISIT, queue, cap_ms);
-        let shard = call.shard();
+        let shard = shard_of(queue);
         let calm = inner.topology.calm.lasting(shard) >= inner.config.lease_grace;
         // after a step every worker renews first: a lease later, those that still end are nobody's
         let steady = inner.clock.is_steady(visit.lease.min(LONGEST_STEADY));
         let may_end_until = if calm && steady { inner.clock.shown().plus(VISIT_GOOD_FOR).0 } else { 0 };
-        let kind = u8::from(visit.kind == ClaimKind::Pull);
-        let lease_ms = u64::try_from(visit.lease.as_millis()).unwrap_or(u64::MAX);
-        call.arg(visit.tasks).arg(visit.bytes).arg(lease_ms).arg(kind).arg(may_end_until);
-        call.arg(u8::from(inner.pressure.is_high())).arg(until.0);
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_be_bytes();
+        let lease_ms = i64::try_from(visit.lease.as_millis()).unwrap_or(i64::MAX);
+        let marks = [u8::from(visit.kind == ClaimKind::Pull), u8::from(inner.pressure.is_high())];
+        let call = inner.call_with(
+            &script::VISIT,
+            queue,
+            cap_ms,
+            &[
+                &number(visit.tasks),
+                &number(visit.bytes),
+                &lease_ms.to_be_bytes(),
+                &may_end_until.to_be_bytes(),
+                &until.0.to_be_bytes(),
+                &marks,
+            ],
+        );
         let mut reply = Reply::new("visit", inner.work.send(&call).await?)?;
-        let now = UnixMs(reply.int()?);
+        let Facts { now, pull, push, agenda, claims, all_are_first } = Facts::read(&reply.bytes()?)?;
         inner.observe(now, sent, shard);
         let trusted = now.min(UnixMs(cap_ms));
-        let mut instant = || reply.int().map(|ms| (ms >= 0).then_some(UnixMs(ms)));
-        let (pull, push, agenda) = (instant()?, instant()?, instant()?);
         let rev = u64::try_from(reply.int()?).unwrap_or(0);
-        let (mut ids, mut records, mut dues, mut rows) = (reply.list()?, reply.list()?, reply.list()?, reply.list()?);
-        let (claims, holds) = (Vec::with_capacity(ids.left()), Holds::default());
+        let mut raw = Vec::with_capacity(claims.min(reply.left()));
+        for _ in 0..claims {
+            raw.push((reply.bytes()?, reply.bytes()?));
+        }
+        let mut others = Vec::new(); // due and run row of each, if some are no first claims
+        if !all_are_first {
+            for _ in 0..claims {
+                others.push((UnixMs(reply.int()?), Vec::new()));
+            }
+            for (_, row) in &mut others {
+                *row = reply.bytes()?;
+            }
+        }
+        let mut others = others.into_iter();
+        let (claims, holds) = (Vec::with_capacity(raw.len()), Holds::default());
         let mut visited = Visited { now, trusted, push, pull, agenda, rev, claims, damaged: Vec::new(), holds };
-        let all_are_first = rows.left() == 0;
-        let common = if dues.left() == 1 { Some(dues.int()?) } else { None };
-        while ids.left() > 0 {
-            let (member, record) = (ids.bytes()?, records.bytes()?);
-            let due = if let Some(common) = common { common } else { dues.int()? };
-            let run = if all_are_first { Vec::new() } else { rows.bytes()? };
+        for (member, record) in raw {
+            let (due, run) = others.next().map_or((None, Vec::new()), |(due, run)| (Some(due), run));
             let first = run.is_empty().then_some((visit.kind, now));
             let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();
             let lease = Lease { queue: queue.clone(), member, uid, fence, first };
             match read_record(&lease.member, record) {
-                Ok((id, record)) => visited.claims.push(claim(lease, id, record, run, UnixMs(due))),
+                Ok((id, record)) => {
+                    let due = due.unwrap_or_else(|| record.run_at.max(record.created_at));
+                    visited.claims.push(claim(lease, id, record, run, due));
+                }
                 Err(error) => visited.damaged.push(Damaged { lease, error }),
             }
         }

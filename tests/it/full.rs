@@ -4,6 +4,7 @@ use duepost::{
     domain::{
         round::Verdict,
         task::{NewTask, TaskState, When},
+        time::UnixMs,
     },
     store::{Cancel, ClaimKind, Enqueued, Fate, Renewal, Renewed, Settled, Settlement, Visit},
 };
@@ -55,6 +56,23 @@ async fn f12_at_maxmemory_everything_that_drains_works() {
     assert_eq!(kit.get(&running.id).await.expect("kept").state, TaskState::Cancelled);
     assert!(kit.get(&due.id).await.is_none(), "what is completed is not kept while memory is full");
     assert_eq!(kit.get(&of("died").id).await.expect("the dead are kept").state, TaskState::Dead);
+    fill(&kit, false).await;
+    kit.assert_sound().await;
+}
+
+#[tokio::test]
+async fn at_maxmemory_a_brief_visit_claims_and_one_that_finds_nothing_says_when_to_come_again() {
+    let kit = Kit::start().await;
+    kit.open("h").await;
+    kit.given_due("a").await;
+    let later = kit.given(NewTask { when: When::After(secs(60)), ..task("later") }).await;
+    fill(&kit, true).await;
+    let visit = Visit { tasks: 5, bytes: 1 << 20, lease: secs(10), kind: ClaimKind::Push };
+    for claims in [1, 0] {
+        let until = UnixMs(kit.now().await + 900);
+        let visited = kit.store.visit_briefly(&kit.queue, visit, until).await.expect("its first write frees");
+        assert_eq!((visited.claims.len(), visited.push, visited.agenda), (claims, Some(later.run_at), Some(until)));
+    }
     fill(&kit, false).await;
     kit.assert_sound().await;
 }

@@ -250,7 +250,12 @@ async fn a_past_time_is_due_now_and_shown_as_given() {
     assert_eq!(task.run_at, UnixMs(5));
     assert!((kit.now().await - 1000..=kit.now().await + 1).contains(&task.score.0));
     kit.advance(2);
-    assert_eq!(kit.visit(1, ClaimKind::Pull).await.claims.len(), 1);
+    let claims = kit.visit(1, ClaimKind::Pull).await.claims;
+    assert_eq!(
+        (claims.len(), claims[0].due),
+        (1, task.score),
+        "it is late by what it waited, not by what it was given"
+    );
 }
 
 #[tokio::test]

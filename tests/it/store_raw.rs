@@ -36,14 +36,29 @@ pub fn b(arg: impl ToString) -> Vec<u8> {
 }
 
 impl Kit {
-    /// Calls a script: clock offset and queue are put before these: cap or floor, then ARGV 4 and on.
-    pub async fn eval(&self, script: &str, cap_or_floor: i64, args: &[Vec<u8>]) -> Value {
+    /// Calls a script with its bound and its arguments, as text also where it takes them as packed numbers: `enqueue` whether all
+    /// or none, `settle` whether memory is full and, after the plain ends, the number of notes, `visit` all.
+    pub async fn eval(&self, script: &str, bound: i64, args: &[Vec<u8>]) -> Value {
+        let packed: &[(usize, usize)] = match script {
+            "enqueue" => &[(0, 1)],
+            "settle" => &[(0, 1), (2, 2)],
+            "visit" => &[(0, 4), (1, 4), (2, 8), (4, 8), (6, 8), (3, 1), (5, 1)],
+            _ => &[], // which argument, in how many bytes
+        };
+        let mut numbers = [self.clock.offset_ms().to_be_bytes(), bound.to_be_bytes()].concat();
+        for (i, bytes) in packed {
+            let number: i64 = std::str::from_utf8(&args[*i]).expect("text").parse().expect("a number");
+            numbers.extend_from_slice(&number.to_be_bytes()[8 - bytes..]);
+        }
         let keys = Keys::new("dp").of_queue(&self.queue);
         let mut cmd = redis::cmd("EVAL");
-        cmd.arg(source(script)).arg(keys.len()).arg(&keys[..]);
-        cmd.arg(self.clock.offset_ms()).arg(cap_or_floor).arg(self.queue.as_str());
-        for arg in args {
-            cmd.arg(arg);
+        cmd.arg(source(script)).arg(keys.len()).arg(&keys[..]).arg(numbers).arg(self.queue.as_str());
+        for (i, arg) in args.iter().enumerate().filter(|(i, _)| packed.iter().all(|(packed, _)| packed != i)) {
+            if (script, i) == ("settle", 1) {
+                cmd.arg(ends(arg));
+            } else {
+                cmd.arg(arg);
+            }
         }
         cmd.query_async(&mut self.con.clone()).await.unwrap_or_else(|e| panic!("{script}: {e}"))
     }
@@ -89,7 +104,22 @@ pub fn rows(all_or_none: bool, tasks: &[(&str, Uid, u8, (&str, i64))]) -> Vec<Ve
     args
 }
 
-/// A plain end for `settle`: a first claim that is done, as it is packed.
+/// Plain ends as `settle` takes them: ids and rows as claimed, packed, then each row as it ends.
+fn ends(mut plain: &[u8]) -> Vec<Vec<u8>> {
+    let mut args = vec![Vec::new()];
+    while let [id, ..] = plain {
+        let (claimed, rest) = plain.split_at(1 + usize::from(*id) + 39);
+        let (length, rest) = rest.split_at(4);
+        let length = u32::from_be_bytes(length.try_into().expect("four bytes"));
+        let (end, rest) = rest.split_at(usize::try_from(length).expect("short"));
+        args[0].extend_from_slice(claimed);
+        args.push(end.to_vec());
+        plain = rest;
+    }
+    args
+}
+
+/// A plain end: a first claim that is done. Length 1, id | row as claimed | length 4, row as it ends.
 pub fn plain(claim: &Claim, won: &str, bytes: &str) -> Vec<u8> {
     let Lease { member, uid, fence, first, .. } = &claim.lease;
     let (kind, at) = first.expect("a first claim");
@@ -103,6 +133,12 @@ pub fn plain(claim: &Claim, won: &str, bytes: &str) -> Vec<u8> {
     let end = [&row[..], &length, won.as_bytes(), bytes.as_bytes()].concat();
     let (id, long) = (u8::try_from(member.len()).expect("short"), u32::try_from(end.len()).expect("short"));
     [&[id][..], member, &row, &[0, 0], &long.to_be_bytes(), &end].concat()
+}
+
+/// How many claims a `visit` answers.
+pub fn claims(answer: &Value) -> u32 {
+    let Value::BulkString(facts) = &list(answer)[0] else { panic!("no facts: {answer:?}") };
+    u32::from_be_bytes(facts[32..36].try_into().expect("four bytes"))
 }
 
 /// The items of an array.

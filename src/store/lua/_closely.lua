@@ -1,6 +1,17 @@
 -- Put where a line --+ _closely asks for it, in `settle`: tasks that are no plain ends, each looked at before anything is written.
+--+ _usual
 --+ _rows
 --+ _states
+--+ _come_to
+answers, items = { done and n or 0 }, {}
+if n > 0 and not done then
+  if alike then torn = n end
+  for i = 1, n do
+    local is = read_run(rows[2 * i])
+    items[i] = { ids[i], is.uid, is.fence, plain, '0', '', is.done, '0', is.bytes }
+  end
+end
+for i = first, #ARGV, 9 do items[#items + 1] = { unpack(ARGV, i, i + 8) } end
 local known, changed, same = {}, {}, 0 -- id -> run with .place: what earlier items of this batch have made of it
 local totals = { delivered = 0, dead = 0, cancelled = 0, expired = 0, failed = 0, retrying = 0 }
 for i, item in ipairs(items) do ids[i] = item[1] end

@@ -1,9 +1,5 @@
 -- Put where a line --+ _ends asks for it: one task begins anew, or ends. After _rows and _kept.
 local memory_full = false
-local function new_run(id, record)
-  return { fence = 0, kind = PUSH, reclaims = 0, lapses = 0, marks = 0, claimed = now, uid = uid_of(id, record),
-    done = '', bytes = '' }
-end
 -- Puts one task among those that ended, now: its score is when. Not kept: what expires while memory is full.
 local function keep(id, set)
   local time_kept = keeps(set)

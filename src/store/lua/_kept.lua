@@ -5,6 +5,6 @@ local function kept()
   return read_kept
 end
 -- Retention goes in steps of 10 s. A gate that was lost keeps everything for a day.
-local function keeps(set) return tonumber(kept()[set == DEAD and 2 or 1] or 86400000) end
-local function most_kept() return tonumber(kept()[3] or NEVER) end
+local function keeps(set) return (kept()[set == DEAD and 2 or 1] or 86400000) + 0 end
+local function most_kept() return (kept()[3] or NEVER) + 0 end
 local function step(at) return (math.floor(at / 10000) + 1) * 10000 end

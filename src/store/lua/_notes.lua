@@ -1,7 +1,8 @@
 -- Put where a line --+ _notes asks for it.
 -- What calls told of a webhook, unless the set-up has changed since. A hold only grows; health is written for a failure, at a change,
 -- and once a second. A note that comes twice finds its failure known and adds nothing.
-local function note(rev_now, hook, rev, till, level, ok, bad, row)
+local rev_now = call('HGET', GATE, 'rev')
+local function note(hook, rev, till, level, ok, bad, row)
   if rev ~= rev_now then return end
   if till ~= '0' and tonumber(till) > tonumber(call('HGET', HOLDS, hook) or 0) then call('HSET', HOLDS, hook, till) end
   if level == '0' then call('HDEL', HOLDS, '!' .. hook) elseif level ~= '' then call('HSET', HOLDS, '!' .. hook, level) end

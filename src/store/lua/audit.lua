@@ -1,15 +1,16 @@
 -- audit: whether each of some ids stands where it should: in one set, with a record, its run row and its expiry; with repair
 --        what does not, is put right
 -- KEYS  see _lib.lua
--- ARGV  4 repair 0|1   5… ids
+-- ARGV  3 repair 0|1   4… ids
 -- Answers {now, id, fault, id, fault, …}; a fault is one of
 --   orphan (record in no set)   ghost (in a set, no record)   double (in several sets)   stray_run (run row, no record)
 --   expiry (index wrong or missing)   run (row that cannot be read, of a task that no attempt holds)
 -- O(n log m); n of 100. Without repair it changes nothing. Safe to repeat.
+--+ _usual
 --+ _rows
 --+ _kept
 local STRONGEST = { ACTIVE, DUE, DEAD, COMPLETED, CANCELLED, EXPIRED } -- the set that a task in several is left in
-local repair, found = ARGV[4] == '1', { now }
+local repair, found = ARGV[3] == '1', { now }
 local function fault(id, word) found[#found + 1] = id found[#found + 1] = word end
 
 local function mend_ghost(id, sets, run)
@@ -19,7 +20,7 @@ local function mend_ghost(id, sets, run)
   call('ZREM', EXPIRY, id) call('HDEL', RUNS, id)
 end
 
-for i = 5, #ARGV do
+for i = 4, #ARGV do
   local id, sets = ARGV[i], {}
   for _, set in ipairs(STRONGEST) do if call('ZSCORE', set, id) then sets[#sets + 1] = set end end
   local record, raw, indexed = call('HGET', TASKS, id), call('HGET', RUNS, id), tonumber(call('ZSCORE', EXPIRY, id) or nil)

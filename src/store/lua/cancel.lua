@@ -1,14 +1,15 @@
 -- cancel: scheduled, dead -> cancelled; active -> marked, so that no further attempt starts
 -- KEYS  see _lib.lua
--- ARGV  4 id
+-- ARGV  3 id
 -- Answers {'done'|'already'|'under_way'|'finished', record, run, state, score} | {'unknown'} | {'no_queue'}.
 -- O(log m). Checks, then writes; runs at maxmemory, because its first write frees.
+--+ _usual
 --+ _rows
 --+ _states
 --+ _kept
 --+ _ends
 --+ _clients
-local id = ARGV[4]
+local id = ARGV[3]
 local record = call('HGET', TASKS, id)
 local state, score = place(id)
 if not record or not state then

@@ -1,13 +1,14 @@
 -- purge: tasks of one state -> gone, without a record; a piece of 500
 -- KEYS  see _lib.lua
--- ARGV  4 state (any but active)
+-- ARGV  3 state (any but active)
 -- Answers {'done', how many, how many are left} | {'no_queue'}.   O(500 log m). Runs at maxmemory. Safe to repeat.
+--+ _usual
 --+ _rows
 --+ _states
 --+ _clients
 if call('HEXISTS', QUEUES, QUEUE) == 0 then return { 'no_queue' } end
 local set
-for _, p in ipairs(places()) do if p[1] == ARGV[4] then set = p[2] end end
+for _, p in ipairs(places()) do if p[1] == ARGV[3] then set = p[2] end end
 local ids = call('ZRANGE', set, 0, 499)
 if #ids > 0 then
   if set == DUE then

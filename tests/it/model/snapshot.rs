@@ -23,6 +23,13 @@ pub struct Run {
     pub done: Vec<String>,
 }
 
+impl Run {
+    /// Of a task that was never claimed.
+    pub fn fresh(uid: [u8; 16]) -> Self {
+        Self { fence: 0, reclaims: 0, lapses: 0, marks: 0, uid, done: Vec::new() }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
     pub state: TaskState,
@@ -98,6 +105,10 @@ impl Snapshot {
                 let run = runs.remove(&id);
                 if let Some(run) = &run {
                     assert_eq!(run.uid, uid, "the run row of {id} is about other content");
+                } else if state == TaskState::Scheduled {
+                    let instant = |at: usize| i64::from_be_bytes(record[at..at + 8].try_into().unwrap());
+                    let recorded = instant(2).max(instant(10));
+                    assert_eq!(whole(score), recorded, "{id} has no run row, so `visit` goes by its record");
                 }
                 let twice = all.rows.insert(id.clone(), Row { state, score: whole(score), uid, expires, run });
                 assert!(twice.is_none(), "{id} is in {part} and in {twice:?}");
