@@ -21,6 +21,7 @@ mod cluster;
 mod edits;
 pub mod embedded;
 pub mod error;
+mod findings;
 mod form;
 mod hook_form;
 mod info;
@@ -37,6 +38,7 @@ mod record;
 mod reply;
 mod rollback;
 mod room;
+mod run_row;
 mod script;
 mod seal;
 mod sentinels;
@@ -52,11 +54,11 @@ mod work;
 
 pub use self::{
     agenda::Agenda,
-    audit::{Audit, Fault, Finding},
     bell::{Bell, Ring},
     clock::{Clock, Stopwatch},
     edits::{Batch, Dropped, Edited, Put, Replay, Revived},
     error::{Fate, StoreError},
+    findings::{Audit, Fault, Finding},
     info::RedisInfo,
     notes::{Holds, Note, Stamp},
     promise::{Promise, Standing},

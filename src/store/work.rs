@@ -8,7 +8,8 @@ use super::{
     Call, Reply, Store, StoreError, Value,
     keys::parse_raw_id,
     notes::Holds,
-    record::{self, Record, Run},
+    record::{self, Record},
+    run_row::{self, Run},
     script,
 };
 use crate::domain::{
@@ -187,7 +188,7 @@ impl Store {
             let due = if let Some(common) = common { common } else { dues.int()? };
             let run = if all_are_first { Vec::new() } else { rows.bytes()? };
             let first = run.is_empty().then_some((visit.kind, now));
-            let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
+            let (uid, fence) = (record::uid_of(&member, &record), run_row::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();
             let lease = Lease { queue: queue.clone(), member, uid, fence, first };
             match read_record(&lease.member, record) {
