@@ -31,8 +31,10 @@ const WARM_UP: Duration = Duration::from_millis(400);
 const MEASURED: Duration = Duration::from_millis(1300);
 /// A task that is not delivered by then is not on its way.
 const DRAINED: Duration = Duration::from_secs(10);
-/// A round takes two seconds. One that takes so long has failed, and its row is given up.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// A round takes two seconds. One that takes so long has failed.
+const DEADLINE: Duration = Duration::from_secs(20);
+/// So many may fail of what takes turns, then it is given up.
+const FAILURES_MAX: usize = 2;
 /// Queues among which a load is spread.
 const SPREAD: u64 = 16;
 /// More than the append-only file of a round comes to.
@@ -74,33 +76,32 @@ pub fn scaling(size: Size) -> Vec<Row> {
         });
         let mut hot = life
             .then(|| Row::new(&format!("one hot queue, on 2 cores, against {SPREAD}"), "of their rate", Goal::None));
+        let mut failures = 0;
         for _ in 0..size.rounds {
-            let Some(turns) = told(&mut rows[0], round(1, life, 1)).zip(told(&mut rows[1], round(2, life, 1))) else {
-                break;
+            let mut turn = |row: &mut Row, cores, queues| {
+                let figure = round(cores, life, queues).map_err(|reason| row.tell(format!("failed: {reason}"))).ok();
+                failures += usize::from(figure.is_none());
+                figure
             };
-            let turns = [turns.0, turns.1];
-            for n in [1, 2] {
-                tell(&mut rows[n - 1], n, turns[n - 1], turns[2 - n]);
+            let (one, two) = (turn(&mut rows[0], 1, 1), turn(&mut rows[1], 2, 1));
+            if let Some((one, two)) = one.zip(two) {
+                tell(&mut rows[0], 1, one, two);
+                tell(&mut rows[1], 2, two, one);
             }
-            let Some(row) = &mut hot else { continue };
-            let Some(spread) = told(row, round(2, life, SPREAD)) else { break };
-            row.round(turns[1].rate / spread.rate);
-            row.tell(format!(
-                "{} of {}; of theirs {}",
-                thousands(turns[1].rate),
-                thousands(spread.rate),
-                each(&spread)
-            ));
+            if let Some(row) = &mut hot
+                && let Some((all, spread)) = two.zip(turn(row, 2, SPREAD))
+            {
+                row.round(all.rate / spread.rate);
+                row.tell(format!("{} of {}; of theirs {}", thousands(all.rate), thousands(spread.rate), each(&spread)));
+            }
+            if failures >= FAILURES_MAX {
+                break;
+            }
         }
         table.extend(rows);
         table.extend(hot);
     }
     table
-}
-
-/// The figure of a round, or the reason in its row.
-fn told(row: &mut Row, figure: Result<Figure, String>) -> Option<Figure> {
-    figure.map_err(|reason| row.tell(format!("failed: {reason}"))).ok()
 }
 
 fn tell(row: &mut Row, cores: usize, here: Figure, there: Figure) {
