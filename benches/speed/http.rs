@@ -16,7 +16,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::parts::cpu_of_thread;
+use crate::parts::Thread;
 
 /// One keep-alive connection.
 pub struct Connection {
@@ -142,7 +142,8 @@ where
     let (next, done, stop) =
         (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let most = if let Until::Calls(calls) = until { calls } else { u64::MAX };
-    let (cpu, began) = (cpu_of_thread(), Instant::now());
+    let (thread, began) = (Thread::this(), Instant::now());
+    let cpu = thread.cpu();
     let loops: Vec<_> = open
         .into_iter()
         .map(|mut connection| {
@@ -186,7 +187,7 @@ where
     }
     let (calls, took) =
         if let Until::Calls(_) = until { (done.load(Ordering::Relaxed), began.elapsed()) } else { (calls, took) };
-    Ok(Load { calls, took, cpu: cpu_of_thread().saturating_sub(cpu) })
+    Ok(Load { calls, took, cpu: thread.cpu().saturating_sub(cpu) })
 }
 
 /// One call on a connection of its own, for setting things up.

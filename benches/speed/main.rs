@@ -5,8 +5,8 @@
 //! turns, so that a machine that is busy otherwise slows both. Lateness does not, see `times`.
 //!
 //! ```text
-//! rows, times, space, pull   what is measured       counts   instructions, under callgrind
-//! parts, sink, bare, http    what it is done with   table    how it is told
+//! rows, times, space, pull, scaling   what is measured       counts   instructions, under callgrind
+//! parts, sink, bare, http             what it is done with   table    how it is told
 //! ```
 
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)] // figures for people
@@ -20,6 +20,7 @@ mod http;
 mod parts;
 mod pull;
 mod rows;
+mod scaling;
 mod sink;
 mod space;
 mod table;
@@ -66,6 +67,7 @@ const MEASURES: &[(&str, Measure)] = &[
     ("queues", times::queues),
     ("idle", space::idle),
     ("pull", pull::pull),
+    ("scaling", scaling::scaling),
 ];
 
 fn main() {
@@ -74,6 +76,7 @@ fn main() {
         ["bare-handler"] => bare::handler(),
         ["bare-client", to] => bare::client(to.parse().expect("an address")),
         ["paths", redis, path, tasks] => counts::walk(redis, path, tasks.parse().expect("a number")),
+        [scaling::ROLE, cores, what, queues, dir] => scaling::play(cores, what, queues, dir),
         ["counts"] => counts::measure().iter().for_each(|(path, count)| println!("{path}: {count}")),
         wanted => measure(wanted),
     }

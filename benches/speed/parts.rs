@@ -11,9 +11,20 @@ use std::{
 
 use tempfile::TempDir;
 
-/// CPU that the calling thread took so far.
-pub fn cpu_of_thread() -> Duration {
-    schedstat(Path::new("/proc/thread-self/schedstat"))
+/// One of our threads, to those who ask what it took.
+#[derive(Clone)]
+pub struct Thread(PathBuf);
+
+impl Thread {
+    /// The calling one.
+    pub fn this() -> Self {
+        Self(Path::new("/proc").join(std::fs::read_link("/proc/thread-self").unwrap_or_default()))
+    }
+
+    /// CPU that it took so far.
+    pub fn cpu(&self) -> Duration {
+        schedstat(&self.0.join("schedstat"))
+    }
 }
 
 /// CPU that the threads of a process took so far.
@@ -88,7 +99,7 @@ impl Service {
         Self::start_in(TempDir::with_prefix("duepost-bench-").expect("a temporary directory"), durability)
     }
 
-    fn start_in(dir: TempDir, durability: &str) -> Self {
+    pub fn start_in(dir: TempDir, durability: &str) -> Self {
         let mut command = serve();
         command.args(["--durability", durability, "--data-dir"]).arg(dir.path()).current_dir(dir.path());
         Self { part: Part::start(command), dir }
@@ -175,6 +186,7 @@ fn serve() -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("DUEPOST_")) {
         command.env_remove(name);
     }
+    command.env_remove("TOKIO_WORKER_THREADS"); // as many as the cores that it may use
     command
 }
 

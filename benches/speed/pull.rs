@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Size,
     http::{Connection, Load, Until, closed, post},
-    parts::{Part, Service, cpu_of_thread},
+    parts::{Part, Service, Thread},
     rows::{PAYLOAD, batch, constant, thousands},
     table::{Goal, Row},
 };
@@ -54,17 +54,14 @@ fn consume(to: SocketAddr, time: Duration) -> Load {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(tokio::task::LocalSet::new().run_until(async move {
             let calls = Arc::new(AtomicU64::new(0));
-            let (cpu, began) = (cpu_of_thread(), Instant::now());
+            let (thread, began) = (Thread::this(), Instant::now());
+            let cpu = thread.cpu();
             let consumers: Vec<_> =
                 (0..CONSUMERS).map(|_| tokio::task::spawn_local(one(to, began + time, Arc::clone(&calls)))).collect();
             for consumer in consumers {
                 consumer.await.expect("a consumer ends");
             }
-            Load {
-                calls: calls.load(Ordering::Relaxed),
-                took: began.elapsed(),
-                cpu: cpu_of_thread().saturating_sub(cpu),
-            }
+            Load { calls: calls.load(Ordering::Relaxed), took: began.elapsed(), cpu: thread.cpu().saturating_sub(cpu) }
         }))
     });
     consuming.join().expect("the consumers end")

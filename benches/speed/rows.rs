@@ -14,7 +14,7 @@ use crate::{
 pub const PAYLOAD: &str =
     r#"{"order_id":1042,"customer":"c-77120","event":"payment_timeout","amount":129.90,"currency":"EUR","try":12}"#;
 /// Connections of a closed loop.
-const CONNECTIONS: usize = 64;
+pub const CONNECTIONS: usize = 64;
 /// No measurement waits longer for what is to arrive.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 

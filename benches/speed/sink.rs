@@ -7,6 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    thread::JoinHandle,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -14,45 +15,48 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
+use tokio_util::sync::CancellationToken;
 
-use crate::{http::message, parts::cpu_of_thread};
+use crate::{http::message, parts::Thread};
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 /// What a payload begins with that says when it was due.
 pub const DUE: &str = "{\"due_ms\":";
 
+/// Its thread and sockets go when it is dropped: none is left to take from the measurements that follow.
 pub struct Sink {
     pub address: SocketAddr,
     pub arrived: Arc<AtomicU64>,
     late_us: Arc<Mutex<Vec<i64>>>,
-    cpu_us: Arc<AtomicU64>,
+    thread: Thread,
+    stop: CancellationToken,
+    end: Option<JoinHandle<()>>,
 }
 
 impl Sink {
     pub fn start() -> Self {
-        let (tell, address) = std::sync::mpsc::channel();
-        let (arrived, late_us, cpu_us) =
-            (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<i64>>>::default(), Arc::default());
-        let sink = (Arc::clone(&arrived), Arc::clone(&late_us), Arc::clone(&cpu_us));
-        std::thread::spawn(move || {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (arrived, late_us) = (Arc::<AtomicU64>::default(), Arc::<Mutex<Vec<i64>>>::default());
+        let (sink, stop) = ((Arc::clone(&arrived), Arc::clone(&late_us)), CancellationToken::new());
+        let stopped = stop.clone().cancelled_owned();
+        let end = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let (arrived, late_us, cpu_us): (_, _, Arc<AtomicU64>) = sink;
             runtime.block_on(tokio::task::LocalSet::new().run_until(async move {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-                tell.send(listener.local_addr().expect("bound")).expect("somebody waits");
-                tokio::task::spawn_local(async move {
-                    loop {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                        let us = u64::try_from(cpu_of_thread().as_micros()).unwrap_or(u64::MAX);
-                        cpu_us.store(us, Ordering::Relaxed);
+                tell.send((listener.local_addr().expect("bound"), Thread::this())).expect("somebody waits");
+                let accept = async {
+                    while let Ok((tcp, _)) = listener.accept().await {
+                        tokio::task::spawn_local(serve(tcp, Arc::clone(&sink.0), Arc::clone(&sink.1)));
                     }
-                });
-                while let Ok((tcp, _)) = listener.accept().await {
-                    tokio::task::spawn_local(serve(tcp, Arc::clone(&arrived), Arc::clone(&late_us)));
+                };
+                tokio::select! {
+                    () = stopped => {}
+                    () = accept => {}
                 }
             }));
         });
-        Self { address: address.recv().expect("the receiver starts"), arrived, late_us, cpu_us }
+        let (address, thread) = told.recv().expect("the receiver starts");
+        Self { address, arrived, late_us, thread, stop, end: Some(end) }
     }
 
     pub fn count(&self) -> u64 {
@@ -61,7 +65,7 @@ impl Sink {
 
     /// CPU that it took so far.
     pub fn cpu(&self) -> Duration {
-        Duration::from_micros(self.cpu_us.load(Ordering::Relaxed))
+        self.thread.cpu()
     }
 
     /// How late each arrival since the last call of this was, in µs, sorted.
@@ -79,6 +83,13 @@ impl Sink {
             std::thread::sleep(Duration::from_micros(500));
         }
         Instant::now()
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        let _ = self.end.take().map(JoinHandle::join);
     }
 }
 

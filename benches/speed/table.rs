@@ -11,6 +11,19 @@ pub enum Goal {
     None,
 }
 
+/// What a task took of a core, and the rate that follows by the model of docs/scaling.md.
+#[derive(Clone, Copy)]
+pub struct Costs {
+    /// Seconds in the service, in Redis, and on our side.
+    pub parts: [f64; 3],
+    /// Tasks a second by these costs.
+    pub model: f64,
+    /// The same by the costs with another number of cores.
+    pub by_the_other: f64,
+    /// What was reached.
+    pub rate: f64,
+}
+
 /// One line of the table.
 pub struct Row {
     what: String,
@@ -19,26 +32,42 @@ pub struct Row {
     rounds: Vec<f64>,
     /// How it came about, a line a round.
     told: Vec<String>,
+    /// One a round, in rows about the model.
+    costs: Vec<Costs>,
 }
 
 impl Row {
     pub fn new(what: &str, unit: &'static str, goal: Goal) -> Self {
-        Self { what: what.to_owned(), unit, goal, rounds: Vec::new(), told: Vec::new() }
+        Self { what: what.to_owned(), unit, goal, rounds: Vec::new(), told: Vec::new(), costs: Vec::new() }
     }
 
     pub fn round(&mut self, figure: f64) {
         self.rounds.push(figure);
     }
 
+    /// A round about the model.
+    pub fn costs(&mut self, figure: f64, costs: Costs) {
+        self.rounds.push(figure);
+        self.costs.push(costs);
+    }
+
     pub fn tell(&mut self, how: String) {
         self.told.push(how);
     }
 
-    /// The median of its rounds.
+    /// Which of its rounds is the median.
+    fn median(&self) -> usize {
+        let mut sorted: Vec<usize> = (0..self.rounds.len()).collect();
+        sorted.sort_by(|a, b| self.rounds[*a].total_cmp(&self.rounds[*b]));
+        sorted.get(sorted.len() / 2).copied().unwrap_or(0)
+    }
+
     fn figure(&self) -> f64 {
-        let mut sorted = self.rounds.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        self.rounds.get(self.median()).copied().unwrap_or(f64::NAN)
+    }
+
+    fn shown(&self) -> String {
+        if self.rounds.is_empty() { "failed".to_owned() } else { number(self.figure()) }
     }
 
     fn verdict(&self) -> &'static str {
@@ -93,7 +122,7 @@ impl Report {
     /// Prints a row as soon as it is known.
     pub fn add(&mut self, row: Row) {
         let change = self.last.get(&row.what).map(|last| format!("{:+.0} %", 100.0 * (row.figure() / last - 1.0)));
-        let (figure, goal, change) = (number(row.figure()), row.goal(), change.unwrap_or_default());
+        let (figure, goal, change) = (row.shown(), row.goal(), change.unwrap_or_default());
         println!("{:<58} {figure:>9} {:<30} {goal:<10} {:<6} {change}", row.what, row.unit, row.verdict());
         for how in &row.told {
             println!("    {how}");
@@ -124,12 +153,31 @@ impl Report {
             .expect("the page can be written");
     }
 
+    /// The table that shows whether the model holds.
+    fn model(&self) -> String {
+        let mut text = String::new();
+        for (row, costs) in self.rows.iter().filter_map(|row| Some((row, row.costs.get(row.median())?))) {
+            if text.is_empty() {
+                text.push_str(
+                    "\nThe model of [scaling.md](scaling.md): µs that a task took of a core in the service, in Redis, and in load \
+                     generator and receiver, and tasks a second: by these costs, by the costs on the other number of cores, and as \
+                     measured.\n\n| what | service | Redis | our side | model | by the other's | measured |\n|---|---:|---:|---:|---:|---:|---:|\n",
+                );
+            }
+            let [service, redis, ours] = costs.parts.map(|seconds| number(seconds * 1e6));
+            let [model, other, rate] = [costs.model, costs.by_the_other, costs.rate].map(number);
+            let _ = writeln!(text, "| {} | {service} | {redis} | {ours} | {model} | {other} | {rate} |", row.what);
+        }
+        text
+    }
+
     fn page(&self, counts: &[(String, u64)]) -> String {
         let mut text = format!("\n{}\n\n| what | median | | goal | |\n|---|---:|---|---|---|\n", surroundings());
         for row in &self.rows {
-            let (figure, goal) = (number(row.figure()), row.goal());
+            let (figure, goal) = (row.shown(), row.goal());
             let _ = writeln!(text, "| {} | {figure} | {} | {goal} | {} |", row.what, row.unit, row.verdict());
         }
+        text.push_str(&self.model());
         text.push_str("\nInstructions a task (callgrind; these do not depend on what else the machine does):\n\n| path | instructions |\n|---|---:|\n");
         for (path, count) in counts {
             let _ = writeln!(text, "| {path} | {} |", number(*count as f64));

@@ -22,6 +22,7 @@ mod edits;
 pub mod embedded;
 mod enqueuing;
 pub mod error;
+mod findings;
 mod form;
 mod hook_form;
 mod info;
@@ -38,6 +39,7 @@ mod record;
 mod reply;
 mod rollback;
 mod room;
+mod run_row;
 mod script;
 mod seal;
 mod sentinels;
@@ -53,11 +55,11 @@ mod work;
 
 pub use self::{
     agenda::Agenda,
-    audit::{Audit, Fault, Finding},
     bell::{Bell, Ring},
     clock::{Clock, Stopwatch},
     edits::{Batch, Dropped, Edited, Put, Replay, Revived},
     error::{Fate, StoreError},
+    findings::{Audit, Fault, Finding},
     info::RedisInfo,
     notes::{Holds, Note, Stamp},
     promise::{Promise, Standing},

@@ -8,8 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{
-    Found, Renewal, Renewed, Settled, Settlement, Store, StoreError, Taken, Token, Want,
-    record::{Record, Run},
+    Found, Renewal, Renewed, Settled, Settlement, Store, StoreError, Taken, Token, Want, record::Record, run_row::Run,
     settling::End,
 };
 use crate::domain::{

@@ -9,7 +9,7 @@ use super::{
     batch::{Batch, MAX_BYTES},
     form,
     notes::{self, Note},
-    record, script,
+    run_row, script,
 };
 use crate::{
     domain::{
@@ -143,9 +143,9 @@ fn pack(job: &Settlement, packed: &mut Vec<u8>) -> Option<Vec<u8>> {
     if job.verdict != done || job.failed > 0 {
         return None;
     }
-    let (id, first) = (&job.lease.member, record::first_row(&job.lease)?);
+    let (id, first) = (&job.lease.member, run_row::first_row(&job.lease)?);
     let progress = job.progress.as_ref().map(form::encode_progress).unwrap_or_default();
-    let end = record::ended_row(&first, &job.won, &progress)?;
+    let end = run_row::ended_row(&first, &job.won, &progress)?;
     packed.push(u8::try_from(id.len()).ok()?);
     packed.extend_from_slice(id);
     packed.extend_from_slice(&first);

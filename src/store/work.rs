@@ -8,7 +8,8 @@ use super::{
     Call, Reply, Store, StoreError, Value,
     keys::{parse_raw_id, shard_of},
     notes::Holds,
-    record::{self, Record, Run},
+    record::{self, Record},
+    run_row::{self, Run},
     script,
 };
 use crate::domain::{
@@ -233,7 +234,7 @@ impl Store {
         for (member, record) in raw {
             let (due, run) = others.next().map_or((None, Vec::new()), |(due, run)| (Some(due), run));
             let first = run.is_empty().then_some((visit.kind, now));
-            let (uid, fence) = (record::uid_of(&member, &record), record::fence_after(&run));
+            let (uid, fence) = (record::uid_of(&member, &record), run_row::fence_after(&run));
             let run = Run::decode(run.into()).unwrap_or_default();
             let lease = Lease { queue: queue.clone(), member, uid, fence, first };
             match read_record(&lease.member, record) {

@@ -6,93 +6,17 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use duepost::{
     domain::{
         attempt::Outcome,
-        id::{TaskId, Uid},
         pull::No,
-        queue::{Pause, Totals},
-        retry::{Backoff, BackoffKind, Retry},
+        queue::Pause,
         task::{DeadReason, Task, TaskState, When},
-        time::UnixMs,
     },
-    store::{Cancel, Change, Pulled, Token, Told, Want},
+    store::{Cancel, Change, Token, Want},
 };
 
-use crate::support::{inside::Inside, ms, receiver::Gate, secs, wait::eventually};
-
-const LEASE: Duration = secs(10);
-
-fn want(max: usize) -> Want {
-    Want { max, lease: LEASE, wait: Duration::ZERO }
-}
-
-impl Inside {
-    async fn pull(&self, want: Want) -> Vec<Pulled> {
-        let mut taken = self.store.pull(&self.queue, want).await.unwrap();
-        let tasks = taken.tasks();
-        taken.handed_over();
-        tasks
-    }
-
-    async fn pull_one(&self) -> Pulled {
-        let mut tasks = self.pull(want(1)).await;
-        assert_eq!(tasks.len(), 1, "one task was due");
-        tasks.remove(0)
-    }
-
-    async fn given_pulled(&self, id: &str) -> Pulled {
-        self.given_due(id).await;
-        self.advance(ms(2));
-        self.pull_one().await
-    }
-
-    async fn ack(&self, pulled: &Pulled) -> Told {
-        self.store.ack(&self.queue, &pulled.task.id, pulled.token).await.unwrap()
-    }
-
-    async fn nack(&self, pulled: &Pulled, no: No) -> Told {
-        let error = Some("no luck".to_owned());
-        self.store.nack(&self.queue, &pulled.task.id, pulled.token, no, error, 0.5).await.unwrap()
-    }
-
-    async fn extend(&self, pulled: &Pulled, lease: Duration) -> Told {
-        self.store.extend(&self.queue, &pulled.task.id, pulled.token, lease).await.unwrap()
-    }
-
-    /// The lease runs out, and somebody takes note of it.
-    async fn lapse(&self) {
-        self.advance(LEASE + ms(1));
-        self.claim(0).await;
-    }
-
-    async fn totals(&self) -> Totals {
-        self.store.stats(&self.queue).await.unwrap().unwrap().totals
-    }
-
-    async fn retry(&self, max_attempts: u32) {
-        let backoff = Backoff { kind: BackoffKind::Fixed { delay: secs(60) }, jitter: 0.5 };
-        self.settings(|s| s.retry = Retry { max_attempts, backoff }).await;
-    }
-}
-
-#[track_caller]
-fn done(told: Told) -> Task {
-    match told {
-        Told::Done(task) => *task,
-        other => panic!("not done: {other:?}"),
-    }
-}
-
-#[track_caller]
-fn lost(told: Told) -> TaskState {
-    match told {
-        Told::LeaseLost(state) => state,
-        other => panic!("the lease is not lost: {other:?}"),
-    }
-}
-
-fn outcomes(task: &Task) -> Vec<(u32, Outcome)> {
-    assert!(task.progress.attempts.iter().all(|a| a.webhook.is_none()));
-    task.progress.attempts.iter().map(|a| (a.number, a.outcome)).collect()
-}
+use crate::{
+    store_pull_kit::{LEASE, alike, done, lost, outcomes, want},
+    support::{inside::Inside, ms, receiver::Gate, secs, wait::eventually},
+};
 
 #[tokio::test]
 async fn what_is_claimed_is_shown_whole_and_acked_once() {
@@ -431,14 +355,4 @@ async fn an_ack_that_goes_by_its_claim_comes_to_what_one_with_a_look_does() {
         assert_eq!(acked[0], acked[1], "{keeps}");
     }
     assert_eq!(it.totals().await.delivered, 4);
-}
-
-/// Without what differs between any two tasks.
-fn alike(mut task: Task) -> Task {
-    let first = task.progress.attempts.first_mut().unwrap();
-    (first.started_at, first.lateness_ms, first.duration_ms) = (UnixMs(0), 0, 0);
-    task.expires_at = task.expires_at.map(|at| UnixMs(at.0 - task.created_at.0));
-    (task.created_at, task.run_at, task.score) = (UnixMs(0), UnixMs(0), UnixMs(0));
-    (task.id, task.uid) = (TaskId::parse("x").unwrap(), Uid(uuid::Uuid::nil()));
-    task
 }
