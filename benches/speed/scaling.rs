@@ -53,8 +53,9 @@ struct Figure {
 impl Figure {
     /// What the model says of so many cores.
     fn model(&self, cores: usize) -> f64 {
-        let cores = cores as f64;
-        (cores / (self.service + self.redis + self.ours)).min(cores / self.service).min(1.0 / self.redis)
+        let threads = cores.saturating_sub(1).max(1) as f64; // beside a private Redis
+        let all = cores as f64 / (self.service + self.redis + self.ours);
+        all.min(threads / self.service).min(1.0 / self.redis)
     }
 }
 
