@@ -66,6 +66,9 @@ const PAGES: [(&str, &str); 3] = [("TaskPage", "Task"), ("QueuePage", "QueueSumm
 const CANNOT_FAIL: [&str; 7] =
     ["get_livez", "get_readyz", "get_version", "get_openapi", "get_docs", "get_metrics", "list_queues"];
 
+/// Those that read a task that was there before, and may fail to.
+const SHOW_A_TASK: [&str; 8] =
+    ["create_task", "get_task", "cancel_task", "patch_task", "run_task", "ack_task", "nack_task", "extend_task"];
 /// Need room in Redis: refused when it is full, while all that drains goes on.
 const GROW: [&str; 6] = ["create_task", "create_tasks", "put_task", "patch_task", "run_task", "replay_queue"];
 
@@ -272,6 +275,9 @@ fn complete(operation: &mut Value) {
         let description = match kind {
             Kind::Unavailable => {
                 unavailable.iter().map(|kind| format!("`{}`", kind.slug())).collect::<Vec<_>>().join(", ")
+            }
+            Kind::Internal if SHOW_A_TASK.contains(&id.as_str()) => {
+                format!("`{}`, `{}`", Kind::Internal.slug(), Kind::Unreadable.slug())
             }
             kind => format!("`{}`", kind.slug()),
         };

@@ -76,6 +76,7 @@ kinds! {
     UnsupportedMediaType 415 "unsupported-media-type" "The body must be plain JSON";
     QueueFull 429 "queue-full" "The queue has as many tasks as it may hold";
     Internal 500 "internal" "A fault of the service";
+    Unreadable 500 "unreadable" "What is kept has a form that this release does not know";
     Unavailable 503 "unavailable" "Redis is out of reach";
     StorageFull 503 "storage-full" "Redis has no memory left";
     Overloaded 503 "overloaded" "Too many calls at once";
@@ -134,7 +135,7 @@ pub(super) struct ProblemOut<'a> {
     /// The bad fields of an `invalid-request`.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [Fault],
-    /// The state of the task that a 409 is about.
+    /// The state of the task that a 409 or `unreadable` is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'static str>,
     /// The task that has the id, as in a list.
@@ -234,6 +235,14 @@ impl Problem {
     #[must_use]
     pub fn task_finished(id: &TaskId, state: TaskState) -> Self {
         Self::new(Kind::TaskFinished, format!("task {id} is {}", state.as_str())).with(|p| p.state = Some(state))
+    }
+
+    /// 500: it was cancelled as far as it could be, and cannot be shown.
+    #[must_use]
+    pub fn cancelled_unseen(id: &TaskId, state: TaskState, why: StoreError) -> Self {
+        let done = if state == TaskState::Active { "no further attempt" } else { "no attempt" };
+        let detail = format!("{done} of task {id} will start, but it cannot be shown: {why}");
+        Self::new(Kind::Unreadable, detail).with(|p| (p.state, p.cause) = (Some(state), Some(why)))
     }
 
     /// 409: none of a batch was scheduled, because of these items.
@@ -360,6 +369,10 @@ impl From<StoreError> for Problem {
                 "too few replicas have it in time, so it may be lost; repeating the call is safe",
             ),
             Fate::Unknown => (Kind::OutcomeUnknown, "the connection to Redis broke; repeating the call is safe"),
+            Fate::Bug if matches!(error, StoreError::Record(_)) => {
+                let why = format!("{error}: written by another release, or damaged");
+                return Self::new(Kind::Unreadable, why).with(|p| p.cause = Some(error));
+            }
             Fate::Bug => {
                 (Kind::Internal, "the service met a fault of its own; its log says more under this request_id")
             }

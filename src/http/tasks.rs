@@ -159,7 +159,8 @@ pub async fn cancel_task(
     match api.store.cancel(&queue, &id).await? {
         Cancel::Done(task) | Cancel::Already(task) => Ok(Json(lean(&api, &task).await).into_response()),
         Cancel::UnderWay(task) => Ok((StatusCode::ACCEPTED, Json(lean(&api, &task).await)).into_response()),
-        Cancel::Finished(task) => Err(Problem::task_finished(&id, task.state)),
+        Cancel::Finished(state) => Err(Problem::task_finished(&id, state)),
+        Cancel::Unseen(state, why) => Err(Problem::cancelled_unseen(&id, state, why)),
         Cancel::Unknown => Err(Problem::task_not_found(&id)),
         Cancel::NoQueue => Err(Problem::queue_not_found(&queue)),
     }

@@ -44,7 +44,9 @@ pub enum Cancel {
     /// An attempt is under way; no further one will start.
     UnderWay(Task),
     /// It was delivered.
-    Finished(Task),
+    Finished(TaskState),
+    /// Like the three before it, but what is kept of it cannot be read: its state now, and why.
+    Unseen(TaskState, StoreError),
     /// No such task.
     Unknown,
     /// No such queue.
@@ -173,12 +175,19 @@ impl Store {
             "no_queue" => return Ok(Cancel::NoQueue),
             _ => {}
         }
-        let task = read_view(&mut reply, &member)?.into_task(queue)?;
+        let view = read_view(&mut reply, &member)?;
+        let state = TaskState::parse(&view.state).ok_or(RecordError::Damaged("state"))?;
+        if word == "finished" {
+            return Ok(Cancel::Finished(state));
+        }
+        let task = match view.into_task(queue) {
+            Ok(task) => task,
+            Err(why) => return Ok(Cancel::Unseen(state, why.into())),
+        };
         match word.as_str() {
             "done" => Ok(Cancel::Done(task)),
             "already" => Ok(Cancel::Already(task)),
             "under_way" => Ok(Cancel::UnderWay(task)),
-            "finished" => Ok(Cancel::Finished(task)),
             _ => reply.unexpected(),
         }
     }

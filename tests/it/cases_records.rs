@@ -62,6 +62,40 @@ async fn c009_records_of_another_version_never_fire_early_and_hold_nobody_up() {
 }
 
 #[tokio::test]
+async fn c009_a_task_of_another_version_says_so_and_can_be_cancelled() {
+    let it = World::start().await;
+    it.webhook("q", "/hook").await;
+    for part in ["tasks", "runs"] {
+        it.schedule("q", json!({"id": part, "payload": 1, "delay": if part == "tasks" { "1h" } else { "0s" }})).await;
+    }
+    it.in_state("q", "runs", "completed").await;
+    reversion(&it.redis, "tasks", "tasks", 2).await;
+    reversion(&it.redis, "runs", "runs", 2).await;
+    let path = |id| format!("/queues/q/tasks/{id}");
+    for id in ["tasks", "runs"] {
+        let shown = it.api.get(&path(id)).await.expect(500).json();
+        assert_eq!(shown["type"], "/problems/unreadable", "{shown}");
+        assert!(shown["detail"].as_str().unwrap().contains("version 2 is not known to this release"), "{shown}");
+    }
+
+    for _ in 0..2 {
+        let cancelled = it.api.delete(&path("tasks")).await.expect(500).json();
+        assert_eq!((&cancelled["type"], &cancelled["state"]), (&json!("/problems/unreadable"), &json!("cancelled")));
+        let detail = cancelled["detail"].as_str().unwrap();
+        assert!(detail.starts_with("no attempt of task tasks will start"), "{detail}");
+    }
+    assert_eq!(it.api.delete(&path("runs")).await.expect(409).json()["type"], "/problems/task-finished");
+    let stats = it.stats("q").await;
+    assert_balanced(&stats);
+    assert_eq!(["scheduled", "cancelled", "completed"].map(|name| figure(&stats, name)), [0, 1, 1], "{stats}");
+
+    // a release that knows it finds it cancelled
+    reversion(&it.redis, "tasks", "tasks", 1).await;
+    assert_eq!(it.task("q", "tasks").await["state"], "cancelled");
+    assert_eq!(it.receiver.count(), 1);
+}
+
+#[tokio::test]
 async fn c067_tasks_whose_records_were_removed_leave_and_do_not_loop() {
     const EACH: usize = 20;
     let redis = RedisServer::start().await;

@@ -129,9 +129,9 @@ impl World {
             Cancel::Done(t) => (t.state == TaskState::Cancelled).then_some("done"),
             Cancel::Already(t) => t.state.is_ended().then_some("already"),
             Cancel::UnderWay(t) => t.cancelling.then_some("under way"),
-            Cancel::Finished(t) => (t.state == TaskState::Completed).then_some("finished"),
+            Cancel::Finished(state) => (*state == TaskState::Completed).then_some("finished"),
             Cancel::Unknown => Some("unknown"),
-            Cancel::NoQueue => None,
+            Cancel::NoQueue | Cancel::Unseen(..) => None,
         };
         let word = word.unwrap_or_else(|| panic!("{answer:?}"));
         let expected = match row.as_ref().map(|r| r.state) {

@@ -36,7 +36,7 @@ async fn provoke(api: &Client, case: &Case, token: &str) -> ApiAnswer {
 #[test]
 fn every_kind_of_trouble_is_provoked_by_a_test() {
     for case in cases_of(&super::TROUBLE) {
-        let known = ["unavailable", "outcome-unknown", "storage-full", "overloaded", "internal"];
+        let known = ["unavailable", "outcome-unknown", "storage-full", "overloaded", "internal", "unreadable"];
         assert!(known.contains(&case.problem.as_str()), "nothing here provokes {}", case.name());
     }
 }
@@ -51,8 +51,26 @@ async fn what_cannot_be_understood_in_redis_is_500() {
     for key in keys {
         it.redis.command::<()>(&["SET", &key, "damaged"]).await;
     }
-    for case in cases_of(&[500]) {
-        case.check(&provoke(&it.api, &case, &token).await);
+    for case in cases_of(&[500]).iter().filter(|case| case.problem == "internal") {
+        case.check(&provoke(&it.api, case, &token).await);
+    }
+}
+
+/// The record of a task is of a release that is still to come.
+#[tokio::test]
+async fn a_task_of_another_release_is_500_unreadable() {
+    let key = Keys::new("dp").of_part(&QueueName::parse("q").unwrap(), "tasks");
+    for case in cases_of(&[500]).iter().filter(|case| case.problem == "unreadable") {
+        let it = World::start().await;
+        let token = stage(&it.api).await;
+        let record = "local old = redis.call('HGET', KEYS[1], 't') \
+            return redis.call('HSET', KEYS[1], 't', string.char(9) .. string.sub(old, 2))";
+        it.redis.command::<()>(&["EVAL", record, "1", &key]).await;
+        let answer = match case.operation.id.as_str() {
+            "create_task" => it.api.post("/queues/q/tasks", json!({"id": "t", "payload": 1})).await,
+            _ => provoke(&it.api, case, &token).await,
+        };
+        case.check(&answer);
     }
 }
 
