@@ -8,6 +8,7 @@ use super::{
     Lease, Pulled, Store, StoreError, Taken, Want,
     window::{Known, Wanted},
 };
+use crate::domain::time::UnixMs;
 
 /// What a claim comes to.
 pub type Answer = Result<Taken, StoreError>;
@@ -40,6 +41,8 @@ pub struct Room {
     /// The instant came while a look was under way.
     pub rung: bool,
     pub known: Option<Known>,
+    /// Looks before this instant are brief.
+    pub whole_at: UnixMs,
 }
 
 impl Room {

@@ -39,6 +39,9 @@ const REST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_micros(200);
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_millis(250);
+/// In a queue that is looked into again and again, what is no task (leases that ended, expiry, retention) is looked at only so
+/// often; the agenda sees to it otherwise.
+const WHOLE_EVERY: Duration = Duration::from_millis(100);
 /// Looks under way at once.
 const MAX_LOOKS: usize = 64;
 /// Rooms that are remembered; past it empty ones are forgotten.
@@ -247,8 +250,9 @@ impl Hall {
                 if self.looks.len() < MAX_LOOKS {
                     room.looking = Some(room.turns);
                     room.at = None;
-                    let visit = room.next_visit();
-                    self.looks.spawn(window::look(Arc::clone(&self.store), queue.clone(), visit, room.known.take()));
+                    let (visit, known) = (room.next_visit(), room.known.take());
+                    let look = window::look(Arc::clone(&self.store), queue.clone(), visit, known, room.whole_at);
+                    self.looks.spawn(look);
                 } else {
                     room.want(now);
                 }
@@ -276,7 +280,10 @@ impl Hall {
         let (now, turn) = (Instant::now(), room.looking.take().unwrap_or(0));
         room.known = known;
         match result {
-            Ok(Seen { taken, pull, now: answered, moved }) => {
+            Ok(Seen { taken, pull, now: answered, moved, whole }) => {
+                if whole {
+                    room.whole_at = answered.plus(WHOLE_EVERY);
+                }
                 let left = room.hand_out(taken, visit.lease, &self.store);
                 drop(Taken::new(left, &self.store, now + visit.lease));
                 let more = pull.is_some_and(|at| at <= answered);

@@ -54,11 +54,19 @@ pub struct Seen {
     pub now: UnixMs,
     /// Whether anything was taken at all.
     pub moved: bool,
+    /// Whether all that comes due in a queue by itself was looked at too.
+    pub whole: bool,
 }
 
-/// Looks once.
-pub async fn look(store: Arc<Store>, queue: QueueName, visit: Wanted, mut known: Option<Known>) -> Outcome {
-    let result = try_look(&store, &queue, visit, &mut known).await;
+/// Looks once; what comes due in the queue besides its tasks may wait until an instant.
+pub async fn look(
+    store: Arc<Store>,
+    queue: QueueName,
+    visit: Wanted,
+    mut known: Option<Known>,
+    rest_until: UnixMs,
+) -> Outcome {
+    let result = try_look(&store, &queue, visit, &mut known, rest_until).await;
     Outcome { queue, known, visit, result }
 }
 
@@ -67,11 +75,13 @@ async fn try_look(
     queue: &QueueName,
     Wanted { tasks, lease }: Wanted,
     known: &mut Option<Known>,
+    rest_until: UnixMs,
 ) -> Result<Seen, StoreError> {
     let until = Instant::now() + lease;
     let first = lease.min(FIRST_LEASE);
     let visit = Visit { tasks: tasks.min(MAX_TASKS), bytes: MAX_BYTES, lease: first, kind: ClaimKind::Pull };
-    let visited = store.visit(queue, visit).await?;
+    let visited = store.visit_briefly(queue, visit, rest_until).await?;
+    let whole = visited.now >= rest_until;
     let moved = !visited.claims.is_empty() || !visited.damaged.is_empty();
     for damaged in visited.damaged {
         tracing::error!(%queue, error = %damaged.error, "a task's record cannot be read; it is dead");
@@ -88,7 +98,7 @@ async fn try_look(
     }
     let Some(view) = known else {
         give_back(store, visited.claims, until); // the queue was deleted meanwhile
-        return Ok(Seen { taken: Vec::new(), pull: visited.pull, now: visited.now, moved });
+        return Ok(Seen { taken: Vec::new(), pull: visited.pull, now: visited.now, moved, whole });
     };
     let ends = visited.now.plus(first);
     let mut taken = Vec::with_capacity(visited.claims.len());
@@ -102,7 +112,7 @@ async fn try_look(
     if lease > first && !taken.is_empty() {
         taken = Box::pin(hold_on(store, queue, lease, taken, until)).await?; // rare, as above: looks stay small
     }
-    Ok(Seen { taken, pull: visited.pull, now: visited.now, moved })
+    Ok(Seen { taken, pull: visited.pull, now: visited.now, moved, whole })
 }
 
 /// Claims are in hand already, so a passing trouble is waited out for a moment.
