@@ -108,7 +108,7 @@ pub async fn create_tasks(
     Extension(request_id): Extension<RequestId>,
     BatchBody(body): BatchBody,
 ) -> Result<ByHand<BatchOut>, Problem> {
-    let (raws, atomic) = decode(body.text(), read_batch)?;
+    let (raws, atomic) = decode(body.text()?, read_batch)?;
     let horizon = horizon(&api);
     let read = |raw: &&str| read_item(&api, &queue, &body, raw, horizon, traceparent.clone());
     let items: Vec<Result<NewTask, Problem>> = raws.iter().map(read).collect();

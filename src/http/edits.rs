@@ -46,7 +46,7 @@ pub async fn put_task(
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let horizon = horizon(&api);
-    let wanted = decode(body.text(), |o| read_new_content(o, horizon))?;
+    let wanted = decode(body.text()?, |o| read_new_content(o, horizon))?;
     let wanted = TaskWanted { id: Some(id.clone()), ..wanted };
     let task = new_task(&api, &queue, &body, wanted, traceparent)?;
     match api.store.put(&task, only_new).await.map_err(|error| Problem::of_enqueue(error, id.clone()))? {
@@ -80,7 +80,7 @@ pub async fn patch_task(
     body: JsonBody,
 ) -> Result<ByHand<TaskOut>, Problem> {
     let horizon = horizon(&api);
-    let wanted = decode(body.text(), |o| read_edit(o, horizon))?;
+    let wanted = decode(body.text()?, |o| read_edit(o, horizon))?;
     let Some(named) = wanted.named else { return Err(Problem::invalid("give at least one field to change")) };
     let edit = Edit {
         payload: wanted.payload.map(|raw| payload(&api, &body, raw)).transpose()?,

@@ -148,14 +148,17 @@ query!(
     TasksQuery, ["state", "limit", "cursor", "full"]
 );
 
-/// A body that is one JSON text, in UTF-8 and within the limit.
+/// A body that should be one JSON text, within the limit.
 pub struct JsonBody(Bytes);
 
 impl JsonBody {
     /// The text.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default() // it was checked when it was read
+    ///
+    /// # Errors
+    /// It is not UTF-8.
+    pub fn text(&self) -> Result<&str, Problem> {
+        std::str::from_utf8(&self.0)
+            .map_err(|error| Problem::invalid(format!("the body is not UTF-8, see byte {}", error.valid_up_to())))
     }
 
     /// Part of the text, as bytes that share the body's memory.
@@ -267,18 +270,14 @@ async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
         Poll::Ready(whole) => Ok(whole),
         Poll::Pending => tokio::time::timeout(BODY_DEADLINE, collected).await,
     };
-    let bytes = match whole {
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Ok(Err(_)) => return Err(Problem::invalid("the body ended before it was whole").closing()),
+    match whole {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::invalid("the body ended before it was whole").closing()),
         Err(_) => {
             let detail = format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs());
-            return Err(Problem::new(Kind::RequestTimeout, detail).closing());
+            Err(Problem::new(Kind::RequestTimeout, detail).closing())
         }
-    };
-    match std::str::from_utf8(&bytes) {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(Problem::invalid(format!("the body is not UTF-8, see byte {}", error.valid_up_to()))),
     }
 }
 

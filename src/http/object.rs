@@ -169,7 +169,7 @@ impl<'a> Object<'a> {
         read: impl FnOnce(&mut Object<'a>) -> Option<T>,
     ) -> Given<T> {
         let mut within = Vec::new();
-        let path = self.path_of(name);
+        let path = if self.has(name) { self.path_of(name) } else { String::new() };
         let given = self.given(name, null, |raw| {
             let entries = serde_json::from_str::<Entries<'a>>(raw).map_err(|_| wrong(raw, "an object"))?;
             let mut object = Object::new(path, entries);

@@ -49,7 +49,7 @@ pub async fn claim_tasks(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Response, Problem> {
-    let want = decode(body.text(), read_claim)?;
+    let want = decode(body.text()?, read_claim)?;
     let mut taken = api.store.pull(&queue, want).await?;
     let pulled = taken.tasks();
     let mut tasks = Vec::with_capacity(pulled.len());
@@ -117,7 +117,7 @@ pub async fn ack_task(
     _: NoQuery,
     body: JsonBody,
 ) -> Result<ByHand<TaskOut>, Problem> {
-    let token = decode(body.text(), read_ack)?;
+    let token = decode(body.text()?, read_ack)?;
     let task = done(api.store.ack(&queue, &id, token).await?, &queue, &id)?;
     Ok(ByHand(lean(&api, &task).await))
 }
@@ -140,7 +140,7 @@ pub async fn nack_task(
     _: NoQuery,
     body: JsonBody,
 ) -> Result<ByHand<TaskOut>, Problem> {
-    let NackWanted { token, no, error } = decode(body.text(), |o| read_nack(o, api.limits.max_delay))?;
+    let NackWanted { token, no, error } = decode(body.text()?, |o| read_nack(o, api.limits.max_delay))?;
     let told = api.store.nack(&queue, &id, token, no, error, (api.ids.dice)()).await?;
     let task = done(told, &queue, &id)?;
     Ok(ByHand(lean(&api, &task).await))
@@ -163,7 +163,7 @@ pub async fn extend_task(
     _: NoQuery,
     body: JsonBody,
 ) -> Result<ByHand<LeasedOut>, Problem> {
-    let (token, lease) = decode(body.text(), read_extend)?;
+    let (token, lease) = decode(body.text()?, read_extend)?;
     let task = done(api.store.extend(&queue, &id, token, lease).await?, &queue, &id)?;
     Ok(ByHand(LeasedOut::new(lean(&api, &task).await, token, task.score)))
 }

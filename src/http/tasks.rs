@@ -46,7 +46,7 @@ pub async fn create_task(
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let horizon = horizon(&api);
-    let wanted = decode(body.text(), |o| read_task(o, horizon))?;
+    let wanted = decode(body.text()?, |o| read_task(o, horizon))?;
     let task = new_task(&api, &queue, &body, wanted, traceparent)?;
     let (id, uid) = (task.id.clone(), task.uid);
     let of = |error| Problem::of_enqueue(error, id.unwrap_or_else(|| TaskId::from_uid(uid)));
