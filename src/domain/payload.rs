@@ -34,9 +34,9 @@ impl Payload {
         if json.len() > max {
             return Err(PayloadError::TooLarge { size: json.len(), max });
         }
-        // counting is much cheaper than following, and enough for nearly all
-        let opening = json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
-        if opening > MAX_DEPTH && depth(&json) > MAX_DEPTH {
+        // what is short cannot be deep; counting is much cheaper than following, and enough for nearly all
+        let opening = || json.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
+        if json.len() > 2 * MAX_DEPTH && opening() > MAX_DEPTH && depth(&json) > MAX_DEPTH {
             return Err(PayloadError::TooDeep);
         }
         Ok(Self(json))

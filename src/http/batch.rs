@@ -13,7 +13,7 @@ use super::{
     problem::{Fault, Kind, Problem, ProblemOut},
     request::RequestId,
     tasks::{horizon, id_of, lean, new_task},
-    wire::{Horizon, Json, TaskOut, read_task},
+    wire::{ByHand, Fields, Horizon, TaskOut, Written, read_task, write_list},
 };
 use crate::{
     domain::{
@@ -49,6 +49,36 @@ pub struct ResultOut {
     problem: Option<Box<RawValue>>,
 }
 
+impl Written for ResultOut {
+    fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        Fields::new(out).json(r#"{"status":"#, &self.status)?;
+        match &self.task {
+            Some(task) => {
+                out.extend_from_slice(br#","task":"#);
+                task.write(out)?;
+            }
+            None => out.extend_from_slice(br#","task":null"#),
+        }
+        let mut fields = Fields::new(out);
+        fields.json_or_null(r#","problem":"#, self.problem.as_ref())?;
+        fields.put("}");
+        Ok(())
+    }
+}
+
+impl Written for BatchOut {
+    fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        out.extend_from_slice(br#"{"results":"#);
+        write_list(&self.results, out)?;
+        out.push(b'}');
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        64 + self.results.iter().map(Written::room).sum::<usize>()
+    }
+}
+
 /// Reads `{"tasks": […], "atomic": false}`; the tasks stay JSON text.
 pub fn read_batch<'a>(o: &mut Object<'a>) -> Option<(Vec<&'a str>, bool)> {
     let atomic = o.optional("atomic", boolean).unwrap_or(false);
@@ -77,8 +107,8 @@ pub async fn create_tasks(
     Trace(traceparent): Trace,
     Extension(request_id): Extension<RequestId>,
     BatchBody(body): BatchBody,
-) -> Result<Json<BatchOut>, Problem> {
-    let (raws, atomic) = decode(body.text(), read_batch)?;
+) -> Result<ByHand<BatchOut>, Problem> {
+    let (raws, atomic) = decode(body.text()?, read_batch)?;
     let horizon = horizon(&api);
     let read = |raw: &&str| read_item(&api, &queue, &body, raw, horizon, traceparent.clone());
     let items: Vec<Result<NewTask, Problem>> = raws.iter().map(read).collect();
@@ -93,7 +123,7 @@ pub async fn create_tasks(
             }
         });
     }
-    Ok(Json(BatchOut { results: out }))
+    Ok(ByHand(BatchOut { results: out }))
 }
 
 fn read_item(

@@ -9,7 +9,7 @@ use super::Shared;
 use crate::domain::durability::Durability;
 
 /// Its name.
-pub const HEADER: &str = "duepost-durability";
+pub const HEADER: HeaderName = HeaderName::from_static("duepost-durability");
 
 /// Whether the answer of an operation carries it: those that change something kept.
 pub fn is_told(method: &str, operation: &str) -> bool {
@@ -23,5 +23,5 @@ pub(super) fn tell(api: &Shared, operation: &str, response: &mut Response) {
         "claim_tasks" => api.store.durability().min(Durability::Disk),
         _ => api.store.durability(),
     };
-    response.headers_mut().insert(HeaderName::from_static(HEADER), HeaderValue::from_static(level.as_str()));
+    response.headers_mut().insert(HEADER, HeaderValue::from_static(level.as_str()));
 }

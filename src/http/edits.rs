@@ -12,7 +12,7 @@ use super::{
     object::decode,
     problem::{Kind, Problem},
     tasks::{horizon, lean, location_of, new_task, payload},
-    wire::{Json, TaskOut, TaskWanted, read_edit, read_new_content},
+    wire::{ByHand, TaskOut, TaskWanted, read_edit, read_new_content},
 };
 use crate::{
     domain::task::Edit,
@@ -46,15 +46,15 @@ pub async fn put_task(
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let horizon = horizon(&api);
-    let wanted = decode(body.text(), |o| read_new_content(o, horizon))?;
+    let wanted = decode(body.text()?, |o| read_new_content(o, horizon))?;
     let wanted = TaskWanted { id: Some(id.clone()), ..wanted };
     let task = new_task(&api, &queue, &body, wanted, traceparent)?;
     match api.store.put(&task, only_new).await.map_err(|error| Problem::of_enqueue(error, id.clone()))? {
         Put::Created(task) => {
             api.metrics.queue(queue.as_str()).enqueued(1);
-            Ok((StatusCode::CREATED, location_of(&task), Json(lean(&api, &task).await)).into_response())
+            Ok((StatusCode::CREATED, location_of(&task), ByHand(lean(&api, &task).await)).into_response())
         }
-        Put::Replaced(task) => Ok(Json(lean(&api, &task).await).into_response()),
+        Put::Replaced(task) => Ok(ByHand(lean(&api, &task).await).into_response()),
         Put::Exists => Err(Problem::new(Kind::PreconditionFailed, format!("there is a record of task {id}"))),
         Put::Full => Err(Problem::queue_full(&queue)),
         Put::NoQueue => Err(Problem::queue_not_found(&queue)),
@@ -78,9 +78,9 @@ pub async fn patch_task(
     TaskPath(queue, id): TaskPath,
     _: NoQuery,
     body: JsonBody,
-) -> Result<Json<TaskOut>, Problem> {
+) -> Result<ByHand<TaskOut>, Problem> {
     let horizon = horizon(&api);
-    let wanted = decode(body.text(), |o| read_edit(o, horizon))?;
+    let wanted = decode(body.text()?, |o| read_edit(o, horizon))?;
     let Some(named) = wanted.named else { return Err(Problem::invalid("give at least one field to change")) };
     let edit = Edit {
         payload: wanted.payload.map(|raw| payload(&api, &body, raw)).transpose()?,
@@ -92,7 +92,7 @@ pub async fn patch_task(
         uid: (api.ids.uid)(),
     };
     match api.store.edit(&queue, &id, &edit).await? {
-        Edited::Done(task) => Ok(Json(lean(&api, &task).await)),
+        Edited::Done(task) => Ok(ByHand(lean(&api, &task).await)),
         Edited::Active(_) => Err(Problem::task_active(&id)),
         Edited::Finished(task) => Err(Problem::task_finished(&id, task.state)),
         Edited::ExpiresFirst => Err(Problem::field(named, "the task would expire before its own time")),
@@ -117,9 +117,9 @@ pub async fn run_task(
     State(api): State<Shared>,
     TaskPath(queue, id): TaskPath,
     _: NoQuery,
-) -> Result<Json<TaskOut>, Problem> {
+) -> Result<ByHand<TaskOut>, Problem> {
     match api.store.run(&queue, &id).await? {
-        Revived::Done(task) => Ok(Json(lean(&api, &task).await)),
+        Revived::Done(task) => Ok(ByHand(lean(&api, &task).await)),
         Revived::Active(_) => Err(Problem::task_active(&id)),
         Revived::Finished(task) => Err(Problem::task_finished(&id, task.state)),
         Revived::Full => Err(Problem::queue_full(&queue)),

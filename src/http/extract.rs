@@ -1,6 +1,6 @@
 //! What handlers take: names from paths, strict queries, JSON bodies. Whatever does not fit is a [`Problem`].
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, future::poll_fn, task::Poll, time::Duration};
 
 use axum::{
     body::Body,
@@ -148,14 +148,17 @@ query!(
     TasksQuery, ["state", "limit", "cursor", "full"]
 );
 
-/// A body that is one JSON text, in UTF-8 and within the limit.
+/// A body that should be one JSON text, within the limit.
 pub struct JsonBody(Bytes);
 
 impl JsonBody {
     /// The text.
-    #[must_use]
-    pub fn text(&self) -> &str {
-        std::str::from_utf8(&self.0).unwrap_or_default() // it was checked when it was read
+    ///
+    /// # Errors
+    /// It is not UTF-8.
+    pub fn text(&self) -> Result<&str, Problem> {
+        std::str::from_utf8(&self.0)
+            .map_err(|error| Problem::invalid(format!("the body is not UTF-8, see byte {}", error.valid_up_to())))
     }
 
     /// Part of the text, as bytes that share the body's memory.
@@ -217,6 +220,9 @@ fn not_json() -> Problem {
 fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return Err(not_json()) };
+    if value == "application/json" {
+        return Ok(()); // as nearly all say it
+    }
     let value = value.to_str().map_err(|_| not_json())?;
     let mut parts = value.split(';').map(str::trim);
     let is_json = parts.next().is_some_and(|t| t.eq_ignore_ascii_case("application/json"));
@@ -248,18 +254,30 @@ async fn read(body: Body, max: usize) -> Result<Bytes, Problem> {
     if hyper::body::Body::size_hint(&body).lower() > max as u64 {
         return Err(too_large());
     }
-    let bytes = match tokio::time::timeout(BODY_DEADLINE, Limited::new(body, max).collect()).await {
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_large()),
-        Ok(Err(_)) => return Err(Problem::invalid("the body ended before it was whole").closing()),
+    let mut collected = std::pin::pin!(Limited::new(body, max).collect());
+    // At the first look the connection learns that the body is wanted, and mostly it is there at the second. Only what takes
+    // longer has a timer.
+    let mut asked = false;
+    let early = poll_fn(|cx| match collected.as_mut().poll(cx) {
+        Poll::Pending if !asked => {
+            asked = true;
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+        found => Poll::Ready(found),
+    });
+    let whole = match early.await {
+        Poll::Ready(whole) => Ok(whole),
+        Poll::Pending => tokio::time::timeout(BODY_DEADLINE, collected).await,
+    };
+    match whole {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(_)) => Err(Problem::invalid("the body ended before it was whole").closing()),
         Err(_) => {
             let detail = format!("the body did not arrive within {} s", BODY_DEADLINE.as_secs());
-            return Err(Problem::new(Kind::RequestTimeout, detail).closing());
+            Err(Problem::new(Kind::RequestTimeout, detail).closing())
         }
-    };
-    match std::str::from_utf8(&bytes) {
-        Ok(_) => Ok(bytes),
-        Err(error) => Err(Problem::invalid(format!("the body is not UTF-8, see byte {}", error.valid_up_to()))),
     }
 }
 

@@ -77,13 +77,14 @@ impl<'a> Object<'a> {
     }
 
     fn new(path: String, found: Entries<'a>) -> Self {
-        let entries = Vec::with_capacity(found.0.len());
-        let mut object = Self { path, entries, known: Vec::with_capacity(FIELDS_USUAL), faults: Vec::new() };
-        for (name, value) in found.0 {
-            if object.entries.iter().any(|(other, _)| *other == name) {
+        let mut object = Self { path, entries: found.0, known: Vec::with_capacity(FIELDS_USUAL), faults: Vec::new() };
+        let mut at = 1;
+        while let Some((name, _)) = object.entries.get(at) {
+            if object.entries[..at].iter().any(|(other, _)| other == name) {
+                let (name, _) = object.entries.remove(at);
                 object.fault(&name, "is given twice");
             } else {
-                object.entries.push((name, value.get()));
+                at += 1;
             }
         }
         object
@@ -168,7 +169,7 @@ impl<'a> Object<'a> {
         read: impl FnOnce(&mut Object<'a>) -> Option<T>,
     ) -> Given<T> {
         let mut within = Vec::new();
-        let path = self.path_of(name);
+        let path = if self.has(name) { self.path_of(name) } else { String::new() };
         let given = self.given(name, null, |raw| {
             let entries = serde_json::from_str::<Entries<'a>>(raw).map_err(|_| wrong(raw, "an object"))?;
             let mut object = Object::new(path, entries);
@@ -242,10 +243,10 @@ pub fn list(raw: &str, max: usize) -> Result<Vec<&str>, String> {
 /// Something else than an object.
 pub fn map(raw: &str, max: usize) -> Result<Vec<(Cow<'_, str>, &str)>, String> {
     let entries: Entries<'_> = serde_json::from_str(raw).map_err(|_| wrong(raw, "an object"))?;
-    Ok(entries.0.into_iter().take(max).map(|(name, value)| (name, value.get())).collect())
+    Ok(entries.0.into_iter().take(max).collect())
 }
 
-struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct Entries<'a>(Vec<(Cow<'a, str>, &'a str)>);
 
 impl<'de> Deserialize<'de> for Entries<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -262,7 +263,7 @@ impl<'de> Deserialize<'de> for Entries<'de> {
                 while let Some(name) = map.next_key_seed(Name)? {
                     let value: &RawValue = map.next_value()?;
                     if entries.len() < FIELDS_MAX {
-                        entries.push((name, value));
+                        entries.push((name, value.get()));
                     }
                 }
                 Ok(Entries(entries))

@@ -133,7 +133,7 @@ fn document() -> Value {
         "x-request-id": header("The client's own if it is 1 to 128 of A-Z a-z 0-9 . _ -", json!({"type": "string"})),
         "retry-after": header("Seconds", json!({"type": "integer"})),
         "www-authenticate": header("`Bearer`", json!({"type": "string"})),
-        durability::HEADER: header("What the change survives: `none`, `memory`, `disk` or `replica`", json!({"type": "string"})),
+        durability::HEADER.as_str(): header("What the change survives: `none`, `memory`, `disk` or `replica`", json!({"type": "string"})),
     });
     if let Some(paths) = document["paths"].as_object_mut() {
         for (method, operation) in paths.values_mut().filter_map(Value::as_object_mut).flat_map(|item| item.iter_mut())
@@ -315,7 +315,7 @@ fn unavailable(id: &str) -> &'static [Kind] {
 fn tell_durability(operation: &mut Value) {
     for (status, response) in operation["responses"].as_object_mut().into_iter().flatten() {
         if status.starts_with('2') {
-            response["headers"][durability::HEADER] =
+            response["headers"][durability::HEADER.as_str()] =
                 json!({"$ref": format!("#/components/headers/{}", durability::HEADER)});
         }
     }

@@ -9,7 +9,6 @@ use std::{
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
@@ -19,9 +18,12 @@ use super::{
     Shared,
     extract::{JsonBody, NoQuery, OptionalJson, QueuePath, TaskPath},
     object::decode,
-    problem::{Kind, Problem},
+    problem::Problem,
     tasks::lean,
-    wire::{ClaimedOut, Json, LeasedOut, NackWanted, Progress, TaskOut, read_ack, read_claim, read_extend, read_nack},
+    wire::{
+        ByHand, ClaimedOut, LeasedOut, NackWanted, Progress, TaskOut, json_of, read_ack, read_claim, read_extend,
+        read_nack,
+    },
 };
 use crate::{
     domain::{
@@ -30,9 +32,6 @@ use crate::{
     },
     store::{Taken, Told},
 };
-
-/// Room for most tasks in an answer, without their payloads.
-const ROOM: usize = 768;
 
 /// Take due tasks
 ///
@@ -50,24 +49,20 @@ pub async fn claim_tasks(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Response, Problem> {
-    let want = decode(body.text(), read_claim)?;
+    let want = decode(body.text()?, read_claim)?;
     let mut taken = api.store.pull(&queue, want).await?;
     let pulled = taken.tasks();
-    let (mut tasks, mut room) = (Vec::with_capacity(pulled.len()), 64);
+    let mut tasks = Vec::with_capacity(pulled.len());
     for pulled in pulled {
-        room += ROOM + pulled.task.payload.as_ref().map_or(0, |payload| payload.bytes().len());
         let (max_attempts, until) = (api.known.max_attempts(&api.store, &pulled.task).await, pulled.task.score);
         let task = TaskOut::whole(pulled.task, max_attempts, Progress::Unknown);
         tasks.push(LeasedOut::new(task, pulled.token, until));
     }
+    let answer = ByHand(ClaimedOut { tasks });
     if taken.is_empty() {
-        return Ok(Json(ClaimedOut { tasks }).into_response());
+        return Ok(answer.into_response());
     }
-    let mut bytes = Vec::with_capacity(room);
-    serde_json::to_writer(&mut bytes, &ClaimedOut { tasks })
-        .map_err(|_| Problem::new(Kind::Internal, "the answer cannot be written"))?;
-    let body = Body::new(Handing { bytes: bytes.into(), taken: Some(taken) });
-    Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
+    Ok(json_of(Body::new(Handing { bytes: answer.text()?.into(), taken: Some(taken) })))
 }
 
 /// The body of an answer with tasks: they are the consumer's once the connection takes the bytes.
@@ -121,10 +116,10 @@ pub async fn ack_task(
     TaskPath(queue, id): TaskPath,
     _: NoQuery,
     body: JsonBody,
-) -> Result<Json<TaskOut>, Problem> {
-    let token = decode(body.text(), read_ack)?;
+) -> Result<ByHand<TaskOut>, Problem> {
+    let token = decode(body.text()?, read_ack)?;
     let task = done(api.store.ack(&queue, &id, token).await?, &queue, &id)?;
-    Ok(Json(lean(&api, &task).await))
+    Ok(ByHand(lean(&api, &task).await))
 }
 
 /// Say that a task is not done
@@ -144,11 +139,11 @@ pub async fn nack_task(
     TaskPath(queue, id): TaskPath,
     _: NoQuery,
     body: JsonBody,
-) -> Result<Json<TaskOut>, Problem> {
-    let NackWanted { token, no, error } = decode(body.text(), |o| read_nack(o, api.limits.max_delay))?;
+) -> Result<ByHand<TaskOut>, Problem> {
+    let NackWanted { token, no, error } = decode(body.text()?, |o| read_nack(o, api.limits.max_delay))?;
     let told = api.store.nack(&queue, &id, token, no, error, (api.ids.dice)()).await?;
     let task = done(told, &queue, &id)?;
-    Ok(Json(lean(&api, &task).await))
+    Ok(ByHand(lean(&api, &task).await))
 }
 
 /// Hold a task for longer
@@ -167,8 +162,8 @@ pub async fn extend_task(
     TaskPath(queue, id): TaskPath,
     _: NoQuery,
     body: JsonBody,
-) -> Result<Json<LeasedOut>, Problem> {
-    let (token, lease) = decode(body.text(), read_extend)?;
+) -> Result<ByHand<LeasedOut>, Problem> {
+    let (token, lease) = decode(body.text()?, read_extend)?;
     let task = done(api.store.extend(&queue, &id, token, lease).await?, &queue, &id)?;
-    Ok(Json(LeasedOut::new(lean(&api, &task).await, token, task.score)))
+    Ok(ByHand(LeasedOut::new(lean(&api, &task).await, token, task.score)))
 }

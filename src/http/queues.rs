@@ -114,7 +114,7 @@ pub async fn put_queue(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Response, Problem> {
-    let settings = decode(body.text(), |o| Some(read_settings(o, &Settings::default(), false)))?;
+    let settings = decode(body.text()?, |o| Some(read_settings(o, &Settings::default(), false)))?;
     let change = |_: &QueueView| Ok::<_, Problem>(Change { settings: Some(settings.clone()), ..Change::default() });
     match api.store.change(&queue, true, change).await? {
         Decision::Changed { view, created } => {
@@ -147,7 +147,7 @@ pub async fn patch_queue(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Json<QueueOut>, Problem> {
-    let over = |base: &Settings| decode(body.text(), |o| Some(read_settings(o, base, true)));
+    let over = |base: &Settings| decode(body.text()?, |o| Some(read_settings(o, base, true)));
     over(&Settings::default())?; // whether it is valid does not depend on what stands
     let change = |view: &QueueView| Ok(Change { settings: Some(over(&view.queue.settings)?), ..Change::default() });
     let view = api.change(&queue, false, change).await?;

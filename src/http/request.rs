@@ -14,7 +14,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     response::{IntoResponse, Response},
 };
-use tokio::time::Instant;
+use tokio::{sync::SemaphorePermit, time::Instant};
 use tower::{Layer, Service};
 use uuid::Uuid;
 
@@ -33,6 +33,9 @@ use crate::{
 
 /// Names a request in answers and logs.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The one operation whose answer has problems within it, and so the request's id.
+const TELLS_ID: &str = "create_tasks";
 
 /// The id of the request, for handlers that write problems into their answers.
 #[derive(Debug, Clone)]
@@ -126,7 +129,8 @@ where
     }
 }
 
-async fn surround<S, B>(api: Shared, mut request: Request, within: S) -> Result<Response, Infallible>
+/// The request is kept in one place from the first step to the last but one: each function more would copy it once more.
+async fn surround<S, B>(api: Shared, mut request: Request, mut within: S) -> Result<Response, Infallible>
 where
     S: Service<Request, Response = Response<B>, Error = Infallible>,
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -147,9 +151,21 @@ where
     }
     let shown = Shown::of(&api, &request);
 
-    request.extensions_mut().insert(RequestId(id.clone()));
-    let (mut response, caller) =
-        if guarded { admitted(&api, operation, request, within).await } else { (pass(request, within).await, None) };
+    if operation == TELLS_ID {
+        request.extensions_mut().insert(RequestId(id.clone()));
+    }
+    let told = guarded && durability::is_told(request.method().as_str(), operation);
+    let (caller, admitted) = if guarded { admit(&api, operation, &mut request).await } else { (None, Ok(None)) };
+    let mut response = match admitted {
+        Ok(_place) => match within.call(request).await {
+            Ok(response) => response.map(Body::new),
+            Err(never) => match never {},
+        },
+        Err(problem) => problem.into_response(),
+    };
+    if told && response.status().is_success() {
+        durability::tell(&api, operation, &mut response);
+    }
 
     let request_id = id.to_str().unwrap_or_default();
     let status = response.status().as_u16();
@@ -177,42 +193,15 @@ where
     Ok(response)
 }
 
-/// Answers a call that needs a key, where there are some, and a place among those under way; and whose it is.
-async fn admitted<S, B>(
-    api: &Shared,
+/// Whether a call that needs a key, where there are some, may go on: then its place among those under way. And whose it is.
+async fn admit<'a>(
+    api: &'a Shared,
     operation: &'static str,
-    mut request: Request,
-    within: S,
-) -> (Response, Option<Caller>)
-where
-    S: Service<Request, Response = Response<B>, Error = Infallible>,
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    let (caller, judged) = auth::judge(&api.auth, operation, &mut request).await;
+    request: &mut Request,
+) -> (Option<Caller>, Result<Option<SemaphorePermit<'a>>, Problem>) {
+    let (caller, judged) = auth::judge(&api.auth, operation, request).await;
     // who has no key takes no place
-    let _place = match judged.and_then(|()| api.rooms.place(operation)) {
-        Ok(place) => place,
-        Err(problem) => return (problem.into_response(), caller),
-    };
-    let told = durability::is_told(request.method().as_str(), operation);
-    let mut response = pass(request, within).await;
-    if told && response.status().is_success() {
-        durability::tell(api, operation, &mut response);
-    }
-    (response, caller)
-}
-
-async fn pass<S, B>(request: Request, mut within: S) -> Response
-where
-    S: Service<Request, Response = Response<B>, Error = Infallible>,
-    B: HttpBody<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    match within.call(request).await {
-        Ok(response) => response.map(Body::new),
-        Err(never) => match never {},
-    }
+    (caller, judged.and_then(|()| api.rooms.place(operation)))
 }
 
 /// What a client learns of a panic; the hook that logs panics has told the rest.

@@ -14,7 +14,7 @@ use axum::{
 };
 use futures_util::FutureExt as _;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
@@ -134,7 +134,8 @@ async fn connection(
         return;
     }
     let in_hand = InHand::default();
-    let patience = Patience { head: options.head, write: options.write, linger: (Duration::from_secs(2), 64 << 20) };
+    let ServeOptions { idle, head, write, .. } = options;
+    let patience = Patience { idle, head, write, linger: (Duration::from_secs(2), 64 << 20) };
     let io = TokioIo::new(Patient::new(stream, in_hand.clone(), patience));
     let stopping = stop.clone();
     let service = service_fn(move |request: hyper::Request<Incoming>| {
@@ -150,11 +151,7 @@ async fn connection(
         }
     });
     let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(options.idle)
-        .max_header_size(HEAD_BYTES_MAX)
-        .max_buf_size(2 * HEAD_BYTES_MAX);
+    builder.header_read_timeout(None).max_header_size(HEAD_BYTES_MAX).max_buf_size(2 * HEAD_BYTES_MAX);
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     // one thing to look out for at each of its steps; the end comes after the stop
     let before = tokio::select! {

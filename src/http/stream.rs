@@ -1,8 +1,9 @@
 //! A connection that cannot be held for ever: deadlines that hyper does not have, and an end that does not cut an answer
 //! off.
 //!
-//! hyper knows one deadline for "no request's head came", which has to be that of an idle connection. The shorter one,
-//! from the first byte of a head to its last, is here; so is that of a client that does not read its answer. At the end
+//! hyper knows one deadline for "no request's head came", and makes a timer for each request. Here are two: how long a
+//! connection may rest, and the shorter one from the first byte of a head to its last; so is that of a client that does not
+//! read its answer. At the end
 //! what the client still sends is read and dropped for a moment: closing over unread bytes would reset the connection,
 //! and a client that is still sending would never see why it was refused.
 
@@ -63,6 +64,8 @@ impl Drop for Guard {
 /// Deadlines of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
+    /// Without a request.
+    pub idle: Duration,
     /// From the first byte of a head to its last.
     pub head: Duration,
     /// For the client to take some bytes of an answer.
@@ -80,6 +83,10 @@ pub struct Patient<T> {
     /// When a head that has begun must be whole, and how many requests had begun by then.
     head: Option<(Instant, usize)>,
     head_sleep: Option<Pin<Box<Sleep>>>,
+    /// Until when the connection may rest, and how many requests had begun by then.
+    rest: Option<(Instant, usize)>,
+    /// Is left to run when requests come: it ends too early then, and is set anew.
+    rest_sleep: Option<Pin<Box<Sleep>>>,
     write: Option<Pin<Box<Sleep>>>,
     linger: Option<(Pin<Box<Sleep>>, usize)>,
 }
@@ -87,11 +94,39 @@ pub struct Patient<T> {
 impl<T> Patient<T> {
     /// Wraps a connection.
     pub fn new(io: T, in_hand: InHand, patience: Patience) -> Self {
-        Self { io, in_hand, patience, head: None, head_sleep: None, write: None, linger: None }
+        Self {
+            io,
+            in_hand,
+            patience,
+            head: None,
+            head_sleep: None,
+            rest: None,
+            rest_sleep: None,
+            write: None,
+            linger: None,
+        }
+    }
+
+    /// Ready once the connection has rested for too long.
+    fn watch_rest(&mut self, cx: &mut Context<'_>, ever: usize) -> Poll<()> {
+        let until = match self.rest {
+            Some((until, before)) if before == ever => until,
+            _ => Instant::now() + self.patience.idle,
+        };
+        self.rest = Some((until, ever));
+        let sleep = self.rest_sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if sleep.deadline() >= until {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(until);
+        }
     }
 
     fn watch_write(&mut self, cx: &mut Context<'_>, done: bool) -> Poll<io::Result<()>> {
         if done {
+            self.rest = None; // it does not rest while its answer is being taken
             self.write = None;
             return Poll::Pending;
         }
@@ -121,7 +156,10 @@ impl<T: AsyncRead + Unpin> AsyncRead for Patient<T> {
             }
             Poll::Ready(_) => polled,
             Poll::Pending => {
-                let Some((end, _)) = this.head else { return Poll::Pending };
+                let Some((end, _)) = this.head else {
+                    ready!(this.watch_rest(cx, ever));
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                };
                 let sleep = this.head_sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(end)));
                 if sleep.deadline() != end {
                     sleep.as_mut().reset(end);

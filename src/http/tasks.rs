@@ -11,7 +11,7 @@ use super::{
     extract::{JsonBody, NoQuery, QueuePath, TaskPath, TasksQuery, Trace, cursor, open_cursor},
     object::decode,
     problem::{Kind, Problem},
-    wire::{Horizon, Json, ListOut, Progress, TaskOut, TaskWanted, read_task},
+    wire::{ByHand, Horizon, ListOut, Progress, TaskOut, TaskWanted, read_task},
 };
 use crate::{
     domain::{
@@ -46,17 +46,17 @@ pub async fn create_task(
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let horizon = horizon(&api);
-    let wanted = decode(body.text(), |o| read_task(o, horizon))?;
+    let wanted = decode(body.text()?, |o| read_task(o, horizon))?;
     let task = new_task(&api, &queue, &body, wanted, traceparent)?;
     let (id, uid) = (task.id.clone(), task.uid);
     let of = |error| Problem::of_enqueue(error, id.unwrap_or_else(|| TaskId::from_uid(uid)));
     match api.store.enqueue(task).await.map_err(of)? {
         Enqueued::Created(task) => {
             api.metrics.queue(queue.as_str()).enqueued(1);
-            Ok((StatusCode::CREATED, location_of(&task), Json(lean(&api, &task).await)).into_response())
+            Ok((StatusCode::CREATED, location_of(&task), ByHand(lean(&api, &task).await)).into_response())
         }
         Enqueued::Replayed(task) => {
-            Ok(([(REPLAYED, HeaderValue::from_static("true"))], Json(lean(&api, &task).await)).into_response())
+            Ok(([(REPLAYED, HeaderValue::from_static("true"))], ByHand(lean(&api, &task).await)).into_response())
         }
         Enqueued::Exists(task) => Err(Problem::task_exists(lean(&api, &task).await, task.state)),
         Enqueued::Active(task) => Err(Problem::task_active(&task.id)),
@@ -84,7 +84,7 @@ pub async fn list_tasks(
     State(api): State<Shared>,
     QueuePath(queue): QueuePath,
     TasksQuery(query): TasksQuery,
-) -> Result<Json<ListOut<TaskOut>>, Problem> {
+) -> Result<ByHand<ListOut<TaskOut>>, Problem> {
     let state = match query.get("state") {
         None => TaskState::Scheduled,
         Some(word) => TaskState::parse(word).ok_or_else(|| {
@@ -103,7 +103,7 @@ pub async fn list_tasks(
     };
     let next_cursor =
         page.next.map(|(score, id)| cursor(&[state.as_str().into(), score.0.to_string().into(), id.as_str().into()]));
-    Ok(Json(ListOut { items: page.tasks.into_iter().map(show).collect(), next_cursor }))
+    Ok(ByHand(ListOut { items: page.tasks.into_iter().map(show).collect(), next_cursor }))
 }
 
 fn read_place(text: &str, state: TaskState) -> Result<(UnixMs, TaskId), Problem> {
@@ -127,13 +127,13 @@ pub async fn get_task(
     State(api): State<Shared>,
     TaskPath(queue, id): TaskPath,
     _: NoQuery,
-) -> Result<Json<TaskOut>, Problem> {
+) -> Result<ByHand<TaskOut>, Problem> {
     let (task, view) =
         tokio::try_join!(api.store.get(&queue, &id), api.store.describe(&queue)).map_err(Problem::of_read)?;
     match (task, view) {
         (Found::Here(task), Some(view)) => {
             let webhooks = Progress::of(&task, &view);
-            Ok(Json(TaskOut::whole(task, view.queue.settings.retry.max_attempts, webhooks)))
+            Ok(ByHand(TaskOut::whole(task, view.queue.settings.retry.max_attempts, webhooks)))
         }
         (Found::Unknown, Some(_)) => Err(Problem::task_not_found(&id)),
         (Found::NoQueue, _) | (_, None) => Err(Problem::queue_not_found(&queue)),
@@ -157,8 +157,8 @@ pub async fn cancel_task(
     _: NoQuery,
 ) -> Result<Response, Problem> {
     match api.store.cancel(&queue, &id).await? {
-        Cancel::Done(task) | Cancel::Already(task) => Ok(Json(lean(&api, &task).await).into_response()),
-        Cancel::UnderWay(task) => Ok((StatusCode::ACCEPTED, Json(lean(&api, &task).await)).into_response()),
+        Cancel::Done(task) | Cancel::Already(task) => Ok(ByHand(lean(&api, &task).await).into_response()),
+        Cancel::UnderWay(task) => Ok((StatusCode::ACCEPTED, ByHand(lean(&api, &task).await)).into_response()),
         Cancel::Finished(state) => Err(Problem::task_finished(&id, state)),
         Cancel::Unseen(state, why) => Err(Problem::cancelled_unseen(&id, state, why)),
         Cancel::Unknown => Err(Problem::task_not_found(&id)),
@@ -205,7 +205,7 @@ pub(super) fn id_of(task: &NewTask) -> TaskId {
 
 /// Where a new task is.
 pub(super) fn location_of(task: &Task) -> [(HeaderName, HeaderValue); 1] {
-    [(header::LOCATION, header_value(&format!("/queues/{}/tasks/{}", task.queue, task.id)))]
+    [(header::LOCATION, header_value(["/queues/", task.queue.as_str(), "/tasks/", task.id.as_str()].concat()))]
 }
 
 pub(super) async fn lean(api: &Shared, task: &Task) -> TaskOut {
@@ -213,6 +213,6 @@ pub(super) async fn lean(api: &Shared, task: &Task) -> TaskOut {
 }
 
 /// Names are visible ASCII, so this never falls back.
-fn header_value(text: &str) -> HeaderValue {
-    HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static("/"))
+fn header_value(text: String) -> HeaderValue {
+    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("/"))
 }

@@ -98,7 +98,7 @@ pub async fn pause_queue(
     OptionalJson(body): OptionalJson,
 ) -> Result<Json<QueueOut>, Problem> {
     let now = api.store.clock().now();
-    let pause = decode(body.text(), |o| read_pause(o, now))?;
+    let pause = decode(body.text()?, |o| read_pause(o, now))?;
     set_pause(&api, &queue, pause).await
 }
 
@@ -134,7 +134,7 @@ pub async fn purge_queue(
     body: JsonBody,
 ) -> Result<Json<PurgedOut>, Problem> {
     let mut purged = 0;
-    for state in decode(body.text(), read_purge)? {
+    for state in decode(body.text()?, read_purge)? {
         purged += api.store.purge(&queue, state).await?.ok_or_else(|| Problem::queue_not_found(&queue))?;
     }
     Ok(Json(PurgedOut { purged }))
@@ -157,7 +157,7 @@ pub async fn replay_queue(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Json<ReplayedOut>, Problem> {
-    let which = decode(body.text(), read_replay)?;
+    let which = decode(body.text()?, read_replay)?;
     let replayed = api.store.replay(&queue, &which).await?;
     Ok(Json(ReplayedOut { replayed: replayed.ok_or_else(|| Problem::queue_not_found(&queue))? }))
 }

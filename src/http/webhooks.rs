@@ -118,7 +118,7 @@ pub async fn create_webhook(
     _: NoQuery,
     body: JsonBody,
 ) -> Result<Response, Problem> {
-    let (id, url, mut fields) = decode(body.text(), |o| read_webhook(o, &api.policy))?;
+    let (id, url, mut fields) = decode(body.text()?, |o| read_webhook(o, &api.policy))?;
     let secret = fields.secret.take().map_or_else(|| new_secret(&api), Ok)?;
     let id = id.unwrap_or_else(|| WebhookId::from_uid((api.ids.uid)()));
     let mut new = fresh(id, url, secret, api.store.clock().now());
@@ -157,7 +157,7 @@ pub async fn put_webhook(
     _: NoQuery,
     body: JsonBody,
 ) -> Result<Response, Problem> {
-    let read = || decode(body.text(), |o| read_webhook_put(o, &api.policy));
+    let read = || decode(body.text()?, |o| read_webhook_put(o, &api.policy));
     let given = read()?.1.secret;
     let made = new_secret(&api)?;
     let mut is_new = false;
@@ -259,7 +259,7 @@ pub async fn patch_webhook(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Json<WebhookOut>, Problem> {
-    let read = || decode(body.text(), |o| Some(read_webhook_patch(o, &api.policy)));
+    let read = || decode(body.text()?, |o| Some(read_webhook_patch(o, &api.policy)));
     let secret_set = read()?.secret.is_some();
     let change = |view: &QueueView| {
         let old = find(view, &id)?;

@@ -41,7 +41,7 @@ pub struct Room {
     /// The instant came while a look was under way.
     pub rung: bool,
     pub known: Option<Known>,
-    /// Until then looks leave what comes due beside tasks to others, see [`Store::visit_briefly`].
+    /// Looks before this instant are brief.
     pub whole_at: UnixMs,
 }
 
@@ -82,7 +82,7 @@ impl Room {
     pub fn next_visit(&self) -> Wanted {
         let lease = self.waiters.front().map(|w| w.want.lease).unwrap_or_default();
         let alike = self.waiters.iter().take_while(|w| w.want.lease == lease);
-        Wanted { lease, tasks: alike.map(|w| w.want.max).sum(), rest_until: self.whole_at }
+        Wanted { lease, tasks: alike.map(|w| w.want.max).sum() }
     }
 
     pub fn next_instant(&self) -> Option<Instant> {

@@ -41,6 +41,9 @@ pub struct Token {
 }
 
 impl Token {
+    /// Uid, fence, due, claimed.
+    const LENGTH: usize = 16 + 4 + 8 + 8;
+
     fn of(claim: &Claim) -> Self {
         let Lease { uid, fence, first, .. } = claim.lease;
         Self { uid, fence, due: claim.due, claimed: first.map_or(claim.claimed_before, |(_, at)| at) }
@@ -59,15 +62,18 @@ impl Token {
     /// The text that [`Self::parse`] reads.
     #[must_use]
     pub fn to_text(self) -> String {
-        let (due, claimed) = (self.due.0.to_be_bytes(), self.claimed.0.to_be_bytes());
-        URL_SAFE_NO_PAD.encode([&self.uid.0.as_bytes()[..], &self.fence.to_be_bytes(), &due, &claimed].concat())
+        let mut bytes = [0; Self::LENGTH];
+        bytes[..16].copy_from_slice(self.uid.0.as_bytes());
+        bytes[16..20].copy_from_slice(&self.fence.to_be_bytes());
+        bytes[20..28].copy_from_slice(&self.due.0.to_be_bytes());
+        bytes[28..].copy_from_slice(&self.claimed.0.to_be_bytes());
+        URL_SAFE_NO_PAD.encode(bytes)
     }
 
     /// Reads a token; `None` for a text that no claim gave.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        const LENGTH: usize = 16 + 4 + 8 + 8;
-        let bytes: [u8; LENGTH] = URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()?;
+        let bytes: [u8; Self::LENGTH] = URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()?;
         let (uid, rest) = bytes.split_first_chunk::<16>()?;
         let (fence, rest) = rest.split_first_chunk::<4>()?;
         let (due, rest) = rest.split_first_chunk::<8>()?;

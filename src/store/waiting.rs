@@ -37,11 +37,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(1);
 /// The shortest wait for an instant that is still ahead: this process may think that it has come.
 const SHORTEST: Duration = Duration::from_micros(200);
-/// Looks in a row leave what comes due beside tasks (leases, expiry, retention) for so long. The queue is visited for it in
-/// any case: its workers find that in the agenda.
-const WHOLE_EVERY: Duration = Duration::from_millis(100);
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_millis(250);
+/// In a queue that is looked into again and again, what is no task (leases that ended, expiry, retention) is looked at only so
+/// often; the agenda sees to it otherwise.
+const WHOLE_EVERY: Duration = Duration::from_millis(100);
 /// Looks under way at once.
 const MAX_LOOKS: usize = 64;
 /// Rooms that are remembered; past it empty ones are forgotten.
@@ -250,8 +250,9 @@ impl Hall {
                 if self.looks.len() < MAX_LOOKS {
                     room.looking = Some(room.turns);
                     room.at = None;
-                    let visit = room.next_visit();
-                    self.looks.spawn(window::look(Arc::clone(&self.store), queue.clone(), visit, room.known.take()));
+                    let (visit, known) = (room.next_visit(), room.known.take());
+                    let look = window::look(Arc::clone(&self.store), queue.clone(), visit, known, room.whole_at);
+                    self.looks.spawn(look);
                 } else {
                     room.want(now);
                 }

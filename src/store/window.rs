@@ -34,8 +34,6 @@ pub struct Wanted {
     pub tasks: usize,
     /// How long they are held.
     pub lease: Duration,
-    /// What comes due beside them may wait until this instant.
-    pub rest_until: UnixMs,
 }
 
 /// What a look came to.
@@ -56,21 +54,28 @@ pub struct Seen {
     pub now: UnixMs,
     /// Whether anything was taken at all.
     pub moved: bool,
-    /// Whether all that was due was looked at.
+    /// Whether all that comes due in a queue by itself was looked at too.
     pub whole: bool,
 }
 
-/// Looks once.
-pub async fn look(store: Arc<Store>, queue: QueueName, visit: Wanted, mut known: Option<Known>) -> Outcome {
-    let result = try_look(&store, &queue, visit, &mut known).await;
+/// Looks once; what comes due in the queue besides its tasks may wait until an instant.
+pub async fn look(
+    store: Arc<Store>,
+    queue: QueueName,
+    visit: Wanted,
+    mut known: Option<Known>,
+    rest_until: UnixMs,
+) -> Outcome {
+    let result = try_look(&store, &queue, visit, &mut known, rest_until).await;
     Outcome { queue, known, visit, result }
 }
 
 async fn try_look(
     store: &Store,
     queue: &QueueName,
-    Wanted { tasks, lease, rest_until }: Wanted,
+    Wanted { tasks, lease }: Wanted,
     known: &mut Option<Known>,
+    rest_until: UnixMs,
 ) -> Result<Seen, StoreError> {
     let until = Instant::now() + lease;
     let first = lease.min(FIRST_LEASE);

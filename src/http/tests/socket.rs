@@ -118,6 +118,25 @@ async fn an_idle_connection_may_rest_for_longer_than_a_head_may_take() {
 }
 
 #[tokio::test]
+async fn a_connection_does_not_rest_while_its_answer_is_being_taken() {
+    const LARGE: usize = 24 << 20;
+    let router = Router::new().route("/", routing::get(|| async { vec![b'x'; LARGE] }));
+    let server = Server::start(router, ServeOptions { idle: 200 * MS, ..ServeOptions::default() }).await;
+    let mut stream = server.connect().await;
+    stream.write_all(GET).await.unwrap();
+    let (mut some, mut taken) = (vec![0; 1 << 20], 0);
+    loop {
+        let n = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut some)).await.expect("in time").unwrap();
+        if n == 0 {
+            break;
+        }
+        taken += n;
+        tokio::time::sleep(MS * u32::try_from(n >> 14).unwrap()).await; // about 1.5 s in all
+    }
+    assert!(taken > LARGE, "cut off after {taken} bytes");
+}
+
+#[tokio::test]
 async fn a_stop_answers_what_is_under_way_and_closes_what_rests() {
     let server = Server::start(slow(400 * MS), ServeOptions::default()).await;
     let (mut rests, mut waits) = (server.connect().await, server.connect().await);

@@ -50,7 +50,7 @@ pub async fn test_webhook(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Json<AttemptOut>, Problem> {
-    let given = decode(body.text(), |o| Some(o.raw("payload")))?;
+    let given = decode(body.text()?, |o| Some(o.raw("payload")))?;
     let bytes = given.map_or(Bytes::from_static(b"{}"), |payload| body.slice(payload));
     let payload = Payload::new(bytes, api.limits.max_payload).map_err(|error| match error {
         PayloadError::TooLarge { .. } => Problem::new(Kind::TooLarge, error.to_string()),

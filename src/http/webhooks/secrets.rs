@@ -31,7 +31,7 @@ pub async fn rotate_webhook_secret(
     _: NoQuery,
     OptionalJson(body): OptionalJson,
 ) -> Result<Json<WebhookOut>, Problem> {
-    let (grace, given) = decode(body.text(), |o| Some(read_rotation(o)))?;
+    let (grace, given) = decode(body.text()?, |o| Some(read_rotation(o)))?;
     let next = given.map_or_else(|| new_secret(&api), Ok)?;
     let change = |view: &QueueView| {
         let new = find(view, &id)?.clone().rotated(next.clone(), grace, view.now);

@@ -7,12 +7,12 @@ mod queue;
 mod retry;
 mod task;
 mod webhook;
+mod written;
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use axum::{
     body::Body,
-    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
 use serde::{Serialize, Serializer};
@@ -25,8 +25,14 @@ pub use self::{
     retry::{RetryOut, read_retry},
     task::{AttemptOut, Horizon, Progress, TaskOut, TaskWanted, own_max_attempts, read_new_content, read_task},
     webhook::{WebhookOut, read_rotation, read_webhook, read_webhook_patch, read_webhook_put},
+    written::{ByHand, Fields, Written, json_of, write_list},
 };
 use crate::domain::time::{UnixMs, format_duration};
+
+/// A name or an id in an answer.
+fn shown<S: Serializer>(name: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(name)
+}
 
 /// An instant in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +66,21 @@ pub struct ListOut<T> {
     pub next_cursor: Option<String>,
 }
 
+impl<T: Written> Written for ListOut<T> {
+    fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        out.extend_from_slice(br#"{"items":"#);
+        write_list(&self.items, out)?;
+        let mut fields = Fields::new(out);
+        fields.json(r#","next_cursor":"#, &self.next_cursor)?;
+        fields.put("}");
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        256 + self.items.iter().map(Written::room).sum::<usize>()
+    }
+}
+
 /// Room for most answers.
 const ROOM: usize = 768;
 
@@ -70,10 +91,7 @@ impl<T: Serialize> IntoResponse for Json<T> {
     fn into_response(self) -> Response {
         let mut bytes = Vec::with_capacity(ROOM);
         match serde_json::to_writer(&mut bytes, &self.0) {
-            Ok(()) => {
-                let json = HeaderValue::from_static("application/json");
-                ([(header::CONTENT_TYPE, json)], Body::from(bytes)).into_response()
-            }
+            Ok(()) => json_of(Body::from(bytes)),
             Err(_) => super::problem::Problem::new(super::problem::Kind::Internal, "the answer cannot be written")
                 .into_response(),
         }

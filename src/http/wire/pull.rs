@@ -5,7 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{At, TaskOut};
+use super::{
+    At, TaskOut,
+    written::{Fields, Written, write_list},
+};
 use crate::{
     domain::{
         pull::{ERROR_MAX, LEASE_DEFAULT, LEASES, MAX_TASKS, No, WAIT_MAX},
@@ -52,6 +55,34 @@ impl LeasedOut {
     #[must_use]
     pub fn new(task: TaskOut, token: Token, expires_at: UnixMs) -> Self {
         Self { task, lease: LeaseOut { token: token.to_text(), expires_at: At(expires_at) } }
+    }
+}
+
+impl Written for LeasedOut {
+    fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        self.task.write_fields(out)?;
+        let mut fields = Fields::new(out);
+        fields.plain(r#","lease":{"token":"#, &self.lease.token);
+        fields.at(r#","expires_at":"#, Some(self.lease.expires_at))?;
+        fields.put("}}");
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        self.task.room()
+    }
+}
+
+impl Written for ClaimedOut {
+    fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        out.extend_from_slice(br#"{"tasks":"#);
+        write_list(&self.tasks, out)?;
+        out.push(b'}');
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        64 + self.tasks.iter().map(Written::room).sum::<usize>()
     }
 }
 

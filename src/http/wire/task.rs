@@ -6,11 +6,15 @@ use serde::{Serialize, ser::SerializeMap};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{At, RetryOut, Span, read_retry};
+use super::{
+    At, RetryOut, Span, read_retry, shown,
+    written::{Fields, Written},
+};
 use crate::{
     domain::{
         attempt::Attempt,
-        id::TaskId,
+        id::{QueueName, TaskId, Uid},
+        payload::Payload,
         retry::RetryPatch,
         task::{Task, When},
         time::{UnixMs, format_duration},
@@ -27,11 +31,17 @@ use crate::{
 #[schema(as = Task)]
 pub struct TaskOut {
     /// Unique in its queue.
-    id: String,
+    #[serde(serialize_with = "shown")]
+    #[schema(value_type = String)]
+    id: TaskId,
     /// Names its content; sent as `webhook-id`.
-    uid: String,
+    #[serde(serialize_with = "shown")]
+    #[schema(value_type = String)]
+    uid: Uid,
     /// Its queue.
-    queue: String,
+    #[serde(serialize_with = "shown")]
+    #[schema(value_type = String)]
+    queue: QueueName,
     /// `scheduled`, `active`, `completed`, `dead`, `cancelled` or `expired`.
     state: &'static str,
     /// When it was accepted.
@@ -75,7 +85,7 @@ pub struct FullOut {
     headers: HeadersOut,
     /// As sent, byte for byte: any JSON value.
     #[schema(value_type = Value)]
-    payload: Option<Box<RawValue>>,
+    payload: PayloadOut,
     /// The last 20.
     attempts: Vec<AttemptOut>,
     /// With several enabled webhooks, how far each is: `delivered`, `waiting` or `gave-up`. Not in lists.
@@ -129,6 +139,22 @@ impl Serialize for HeadersOut {
     }
 }
 
+#[derive(Debug)]
+struct PayloadOut(Option<Payload>);
+
+impl PayloadOut {
+    /// What was stored is looked at once more: damaged, it must not spoil the whole answer.
+    fn text(&self) -> Option<&RawValue> {
+        self.0.as_ref().and_then(|payload| serde_json::from_slice(payload.bytes()).ok())
+    }
+}
+
+impl Serialize for PayloadOut {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.text().serialize(serializer)
+    }
+}
+
 /// One attempt.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Attempt)]
@@ -175,9 +201,9 @@ impl TaskOut {
     #[must_use]
     pub fn lean(task: &Task, queue_max_attempts: u32) -> Self {
         Self {
-            id: task.id.to_string(),
-            uid: task.uid.to_string(),
-            queue: task.queue.to_string(),
+            id: task.id.clone(),
+            uid: task.uid,
+            queue: task.queue.clone(),
             state: task.state.as_str(),
             created_at: At(task.created_at),
             run_at: At(task.run_at),
@@ -202,14 +228,56 @@ impl TaskOut {
     #[must_use]
     pub fn whole(task: Task, queue_max_attempts: u32, webhooks: Progress) -> Self {
         let mut out = Self::lean(&task, queue_max_attempts);
-        let payload = task.payload.as_ref().and_then(|p| std::str::from_utf8(p.bytes()).ok());
         out.full = Some(FullOut {
             headers: HeadersOut(task.options.headers),
-            payload: payload.and_then(|text| RawValue::from_string(text.to_owned()).ok()),
+            payload: PayloadOut(task.payload),
             attempts: task.progress.attempts.into_iter().map(AttemptOut::from).collect(),
             webhooks,
         });
         out
+    }
+
+    /// Writes all but the end of the object.
+    pub(super) fn write_fields(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        let mut fields = Fields::new(out);
+        fields.plain(r#"{"id":"#, self.id.as_str());
+        let uid = &mut uuid::Uuid::encode_buffer();
+        fields.plain(r#","uid":"#, self.uid.0.hyphenated().encode_lower(uid));
+        fields.plain(r#","queue":"#, self.queue.as_str());
+        fields.plain(r#","state":"#, self.state);
+        fields.at(r#","created_at":"#, Some(self.created_at))?;
+        fields.at(r#","run_at":"#, Some(self.run_at))?;
+        fields.at(r#","next_attempt_at":"#, self.next_attempt_at)?;
+        fields.json(r#","attempt":"#, &self.attempt)?;
+        fields.json(r#","max_attempts":"#, &self.max_attempts)?;
+        fields.switch(r#","cancelling":"#, self.cancelling);
+        fields.at(r#","ended_at":"#, self.ended_at)?;
+        fields.plain_or_null(r#","reason":"#, self.reason);
+        fields.json_or_null(r#","retry":"#, self.retry.as_ref())?;
+        fields.json_or_null(r#","timeout":"#, self.timeout.as_ref())?;
+        fields.at(r#","expires_at":"#, self.expires_at)?;
+        let Some(full) = &self.full else { return Ok(()) };
+        fields.json(r#","headers":"#, &full.headers)?;
+        fields.put(r#","payload":"#);
+        fields.put(full.payload.text().map_or("null", RawValue::get));
+        fields.json(r#","attempts":"#, &full.attempts)?;
+        if !full.webhooks.is_unknown() {
+            fields.json(r#","webhooks":"#, &full.webhooks)?;
+        }
+        Ok(())
+    }
+}
+
+impl Written for TaskOut {
+    fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
+        self.write_fields(out)?;
+        out.push(b'}');
+        Ok(())
+    }
+
+    fn room(&self) -> usize {
+        let payload = self.full.as_ref().and_then(|full| full.payload.0.as_ref());
+        super::ROOM + payload.map_or(0, |payload| payload.bytes().len())
     }
 }
 
@@ -268,11 +336,17 @@ impl Horizon {
     }
 }
 
-/// The one of these fields that is given.
-fn one_of(o: &mut Object<'_>, given: [(&'static str, Option<When>); 3], there: &[&'static str]) -> Option<When> {
-    if let [first, second, ..] = there {
-        for name in [first, second] {
-            o.fault(name, format!("give at most one of {}", there.join(", ")));
+/// The one of these fields that is given; `there` says which of them the request has.
+fn one_of<const N: usize>(
+    o: &mut Object<'_>,
+    given: [(&'static str, Option<When>); N],
+    there: [bool; N],
+) -> Option<When> {
+    if there.into_iter().filter(|there| *there).count() > 1 {
+        let names: Vec<&str> =
+            given.iter().zip(there).filter(|(_, there)| *there).map(|((name, _), _)| *name).collect();
+        for name in &names[..2] {
+            o.fault(name, format!("give at most one of {}", names.join(", ")));
         }
     }
     given.into_iter().find_map(|(_, when)| when)
@@ -306,8 +380,7 @@ pub fn read_new_content<'a>(o: &mut Object<'a>, horizon: Horizon) -> Option<Task
 
 /// Reads the time asked for, if one is.
 pub(super) fn read_when(o: &mut Object<'_>, horizon: Horizon) -> Option<When> {
-    let times = ["delay", "delay_ms", "run_at"];
-    let there: Vec<&'static str> = times.into_iter().filter(|name| o.has(name)).collect();
+    let there = ["delay", "delay_ms", "run_at"].map(|name| o.has(name));
     let given = [
         ("delay", o.optional("delay", duration).map(When::After)),
         ("delay_ms", o.optional("delay_ms", delay_ms).map(|ms| When::After(Duration::from_millis(ms)))),
@@ -318,7 +391,7 @@ pub(super) fn read_when(o: &mut Object<'_>, horizon: Horizon) -> Option<When> {
             o.fault(name, horizon.refusal());
         }
     }
-    one_of(o, given, &there)
+    one_of(o, given, there)
 }
 
 fn delay_ms(raw: &str) -> Result<u64, String> {
@@ -327,11 +400,10 @@ fn delay_ms(raw: &str) -> Result<u64, String> {
 
 /// Reads when it is no longer wanted; not before `when`, where that is known.
 pub(super) fn read_expiry(o: &mut Object<'_>, horizon: Horizon, when: Option<When>) -> Option<When> {
-    let there: Vec<&'static str> = ["expires_at", "expires_after"].into_iter().filter(|name| o.has(name)).collect();
+    let there = ["expires_at", "expires_after"].map(|name| o.has(name));
     let given = [
         ("expires_at", o.optional("expires_at", instant).map(When::At)),
         ("expires_after", o.optional("expires_after", duration).map(When::After)),
-        ("", None),
     ];
     for (name, expires) in given {
         let Some(expires) = expires else { continue };
@@ -341,5 +413,5 @@ pub(super) fn read_expiry(o: &mut Object<'_>, horizon: Horizon, when: Option<Whe
             o.fault(name, "must be later than the task's own time");
         }
     }
-    one_of(o, given, &there)
+    one_of(o, given, there)
 }
