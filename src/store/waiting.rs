@@ -39,7 +39,7 @@ const REST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_micros(200);
 /// Pause after a look that failed.
 const TROUBLE: Duration = Duration::from_millis(250);
-/// In a queue that is looked into again and again, what is no task (leases that ended, expiry, retention) is looked at only so
+/// In a queue where looks take tasks again and again, what is no task (leases that ended, expiry, retention) is looked at only so
 /// often; the agenda sees to it otherwise.
 const WHOLE_EVERY: Duration = Duration::from_millis(100);
 /// Looks under way at once.
@@ -281,8 +281,10 @@ impl Hall {
         room.known = known;
         match result {
             Ok(Seen { taken, pull, now: answered, moved, whole }) => {
-                if whole {
-                    room.whole_at = answered.plus(WHOLE_EVERY);
+                match (moved, whole) {
+                    (true, true) => room.whole_at = answered.plus(WHOLE_EVERY),
+                    (true, false) => {}
+                    (false, _) => room.whole_at = UnixMs(0), // a brief one makes the agenda want a visit: not for nothing
                 }
                 let left = room.hand_out(taken, visit.lease, &self.store);
                 drop(Taken::new(left, &self.store, now + visit.lease));

@@ -1,8 +1,10 @@
 //! What `visit` answers of its claims, and what it leaves to another visit when it is told to be brief.
 
+use std::time::Duration;
+
 use duepost::{
     domain::{queue::Settings, time::UnixMs},
-    store::{ClaimKind, Visit},
+    store::{ClaimKind, Visit, Want},
 };
 
 use crate::store_kit::{Kit, LEASE, delayed};
@@ -58,4 +60,35 @@ async fn a_brief_visit_to_a_queue_with_a_limit_looks_at_all() {
     let until = UnixMs(kit.now().await + 900);
     let visited = kit.store.visit_briefly(&kit.queue, VISIT, until).await.unwrap();
     assert_eq!(visited.claims.len(), 1, "the lease of {} ended, and its place is free", task.id);
+}
+
+#[tokio::test]
+async fn looks_of_consumers_are_brief_in_a_row_and_only_where_they_take_tasks() {
+    const TASKS: usize = 30;
+    let kit = Kit::start().await;
+    for n in 0..TASKS {
+        kit.given_due(&format!("t{n}")).await;
+    }
+    kit.advance(2);
+    let pull = async || {
+        let want = Want { max: 1, lease: Duration::from_secs(30), wait: Duration::ZERO };
+        let mut taken = kit.store.pull(&kit.queue, want).await.unwrap();
+        let tasks = taken.tasks().len();
+        taken.handed_over();
+        tasks
+    };
+    let mut brief = 0;
+    for _ in 0..TASKS {
+        assert_eq!(pull().await, 1);
+        // a whole one knows that nothing is to be done before the first lease ends
+        let agenda = kit.agenda().await.expect("a lease that will end");
+        brief += usize::from(agenda <= kit.now().await + 100);
+    }
+    assert!((1..TASKS).contains(&brief), "{brief} of {TASKS} left the rest to an instant that is near");
+
+    for _ in 0..3 {
+        assert_eq!(pull().await, 0);
+    }
+    let agenda = kit.agenda().await.expect("a lease that will end");
+    assert!(agenda > kit.now().await + 100, "who asks in vain must not make the agenda want visits");
 }

@@ -1,5 +1,6 @@
 //! The wire forms, one file per noun. Requests are read by [`Object`](super::object::Object) straight into domain types;
-//! answers are structs in the order that the contract shows. Answers may grow, requests are closed.
+//! answers are structs in the order that the contract shows; those about tasks are [`written`] by hand. Answers may grow,
+//! requests are closed.
 
 mod edit;
 mod pull;
