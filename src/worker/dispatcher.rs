@@ -31,6 +31,9 @@ const REST: Duration = Duration::from_secs(1);
 const SHORTEST: Duration = Duration::from_micros(200);
 /// Visits under way at once.
 const MAX_VISITS: usize = 64;
+/// A queue that has more due tasks is visited by a second one meanwhile, once it has room for so many: slots that came free
+/// would wait for the first one to come back, and then for their own. With fewer, what calls cost Redis would outweigh it.
+const ROOM_FOR_SECOND: usize = 16;
 /// Queues that are remembered; past it those without an instant are forgotten, and read anew when they want a visit.
 const REMEMBERED: usize = 20_000;
 /// In a queue that is visited in a row, leases that ended, expiry and retention are looked at this often: they are more than
@@ -43,7 +46,8 @@ const TROUBLE: Duration = Duration::from_millis(250);
 struct Entry {
     /// When it wants a visit.
     at: Option<Instant>,
-    visiting: bool,
+    /// Visits under way, two at most.
+    visiting: u8,
     /// Its instant came while a visit was under way.
     rung: bool,
     /// It stands in [`Dispatcher::waiting`], once.
@@ -61,6 +65,8 @@ struct Dispatcher {
     timers: BTreeSet<(Instant, QueueName)>,
     /// Queues with due tasks whose webhooks have no slot free.
     starved: HashSet<QueueName>,
+    /// Queues of which the last visit took tasks and left others.
+    pressed: HashSet<QueueName>,
     /// Queues with due tasks that wait for the process's own slots, in turn.
     waiting: VecDeque<QueueName>,
     visits: JoinSet<Outcome>,
@@ -74,6 +80,7 @@ pub async fn run(shop: Arc<Shop>) {
         queues: HashMap::new(),
         timers: BTreeSet::new(),
         starved: HashSet::new(),
+        pressed: HashSet::new(),
         waiting: VecDeque::new(),
         visits: JoinSet::new(),
         looks: JoinSet::new(),
@@ -105,6 +112,7 @@ pub async fn run(shop: Arc<Shop>) {
                     tracing::error!(%error, "a visit broke");
                     dispatcher.queues.clear(); // it does not say whose it was
                     dispatcher.starved.clear();
+                    dispatcher.pressed.clear();
                     dispatcher.waiting.clear();
                     shop.health.set_failing(0);
                     dispatcher.start_afresh();
@@ -155,7 +163,7 @@ impl Dispatcher {
         let Some(push) = push else { return };
         let at = self.shop.store.clock().instant_of(push);
         let entry = self.queues.entry(queue.clone()).or_default();
-        if entry.visiting && at <= Instant::now() {
+        if entry.visiting > 0 && at <= Instant::now() {
             entry.rung = true;
         }
         self.want(&queue, at);
@@ -181,13 +189,13 @@ impl Dispatcher {
         let resting = Instant::now() + REST;
         for (queue, at) in agenda.soon {
             let at = self.shop.store.clock().instant_of(at);
-            let busy = self.queues.get(&queue).is_some_and(|e| e.visiting || e.at.is_some_and(|t| t <= resting));
+            let busy = self.queues.get(&queue).is_some_and(|e| e.visiting > 0 || e.at.is_some_and(|t| t <= resting));
             if !busy {
                 self.want(&queue, at);
             }
         }
         if self.queues.len() > REMEMBERED {
-            self.queues.retain(|_, e| e.visiting || e.waiting || e.at.is_some());
+            self.queues.retain(|_, e| e.visiting > 0 || e.waiting || e.at.is_some());
         }
     }
 
@@ -195,7 +203,7 @@ impl Dispatcher {
     fn feed(&mut self, freed: &HashSet<QueueName>) {
         let now = Instant::now();
         for queue in freed {
-            if self.starved.remove(queue) {
+            if self.starved.remove(queue) || self.takes_second(queue) {
                 self.want(queue, now);
             }
         }
@@ -210,8 +218,20 @@ impl Dispatcher {
     /// Asks to be woken by permits that come back, if that would change anything.
     fn await_freed(&self) {
         if !self.starved.is_empty() || !self.waiting.is_empty() {
-            self.shop.slots.await_freed();
+            self.shop.slots.await_freed(1);
+        } else if !self.pressed.is_empty() {
+            self.shop.slots.await_freed(ROOM_FOR_SECOND);
         }
+    }
+
+    /// Whether a queue that is being visited is to be visited by a second one meanwhile. Half of the visits are for first ones.
+    fn takes_second(&self, queue: &QueueName) -> bool {
+        let entry = self.queues.get(queue).filter(|e| e.visiting == 1 && self.pressed.contains(queue));
+        let Some(known) = entry.and_then(|e| e.known.as_ref()).filter(|_| self.visits.len() < MAX_VISITS / 2) else {
+            return false;
+        };
+        let room = self.shop.slots.room_for(&known.view, self.shop.store.clock().now());
+        room.is_ok_and(|tasks| tasks >= ROOM_FOR_SECOND)
     }
 
     /// Sends visits to the queues whose instant has come.
@@ -223,13 +243,14 @@ impl Dispatcher {
                 _ => return,
             }
             let Some((_, queue)) = self.timers.pop_first() else { return };
+            let takes_second = self.takes_second(&queue);
             let Some(entry) = self.queues.get_mut(&queue) else { continue };
             entry.at = None;
-            if entry.visiting {
+            if entry.visiting > 0 && !takes_second {
                 entry.rung = true;
                 continue;
             }
-            entry.visiting = true;
+            entry.visiting += 1;
             self.starved.remove(&queue);
             let (shop, known) = (Arc::clone(&self.shop), entry.known.clone());
             self.visits.spawn(Box::pin(visit::visit(shop, queue, known, entry.whole_at)));
@@ -240,20 +261,25 @@ impl Dispatcher {
         let now = Instant::now();
         let queue = outcome.queue;
         let entry = self.queues.entry(queue.clone()).or_default();
-        entry.visiting = false;
+        entry.visiting = entry.visiting.saturating_sub(1);
         entry.known = outcome.known;
         let failed = std::mem::replace(&mut entry.failed, outcome.result.is_err());
         if failed != entry.failed {
             let all = self.shop.health.failing();
             self.shop.health.set_failing(if failed { all.saturating_sub(1) } else { all + 1 });
         }
-        let rung = std::mem::take(&mut entry.rung);
+        let is_last = entry.visiting == 0;
+        let rung = is_last && std::mem::take(&mut entry.rung);
+        self.pressed.remove(&queue);
         let next = match outcome.result {
             Ok(seen) => {
                 if seen.whole {
                     entry.whole_at = seen.now.plus(WHOLE_EVERY);
                 }
                 let due = seen.push.is_some_and(|push| push <= seen.now);
+                if due && seen.moved && seen.no_room != Some(NoRoom::NoWebhook) {
+                    self.pressed.insert(queue.clone());
+                }
                 if due && seen.no_room == Some(NoRoom::Webhook) {
                     self.starved.insert(queue.clone());
                 }
@@ -276,8 +302,8 @@ impl Dispatcher {
                 Some(now + TROUBLE)
             }
         };
-        if let Some(at) = next {
-            self.want(&queue, at);
+        if let Some(at) = next.filter(|at| is_last || *at > now) {
+            self.want(&queue, at); // what is to be done now, the other visit may have done
         }
         if rung {
             self.want(&queue, now);

@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
@@ -40,8 +40,8 @@ pub struct Slots {
     webhooks: Mutex<HashMap<(QueueName, String), Entry>>,
     /// Queues whose permits came back since the last look.
     freed: Mutex<HashSet<QueueName>>,
-    /// Somebody waits for permits: the next one that comes back rings. Else nobody is woken for it.
-    awaited: AtomicBool,
+    /// Somebody waits for permits: that which comes back as the last of so many rings. 0: nobody is woken for it.
+    awaited: AtomicUsize,
     bell: Notify,
 }
 
@@ -56,12 +56,14 @@ pub enum NoRoom {
     Process,
 }
 
-/// Room for so many tasks, taken before they are claimed.
+/// Room for so many tasks, taken before they are claimed, so that visits under way at once never count on the same.
 pub struct Room {
     /// Tasks.
     pub tasks: usize,
     calls: OwnedSemaphorePermit,
     unsettled: OwnedSemaphorePermit,
+    /// Of each webhook as many as it had, up to one a task.
+    webhooks: Vec<OwnedSemaphorePermit>,
 }
 
 /// Permits and receivers of a queue's enabled webhooks, in their order.
@@ -107,7 +109,7 @@ impl Slots {
             per_webhook,
             webhooks: Mutex::default(),
             freed: Mutex::default(),
-            awaited: AtomicBool::new(false),
+            awaited: AtomicUsize::new(0),
             bell: Notify::new(),
         }
     }
@@ -168,7 +170,13 @@ impl Slots {
         let n = u32::try_from(tasks).ok().filter(|n| *n > 0).ok_or(NoRoom::Process)?;
         let calls = Arc::clone(&self.calls).try_acquire_many_owned(n).map_err(|_| NoRoom::Process)?;
         let unsettled = Arc::clone(&self.unsettled).try_acquire_many_owned(n).map_err(|_| NoRoom::Process)?;
-        Ok(Room { tasks, calls, unsettled })
+        let enabled = view.webhooks.iter().filter(|w| w.enabled);
+        let webhooks = enabled.filter_map(|webhook| {
+            let permits = self.of(&view.queue.name, webhook).0;
+            let free = u32::try_from(permits.available_permits()).unwrap_or(u32::MAX);
+            permits.try_acquire_many_owned(free.min(n)).ok()
+        });
+        Ok(Room { tasks, calls, unsettled, webhooks: webhooks.collect() })
     }
 
     /// Calls that a webhook may have beyond those under way, for the sake of the others: the last quarter of the process's
@@ -195,16 +203,17 @@ impl Slots {
         if !freed.contains(queue) {
             freed.insert(queue.clone());
         }
-        if self.awaited.swap(false, Ordering::AcqRel) {
+        if self.awaited.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)) == Ok(1) {
             self.bell.notify_one();
         }
     }
 
-    /// From now on [`Self::freed`] tells of permits that come back, and of those that did since it last told.
-    pub fn await_freed(&self) {
+    /// [`Self::freed`] tells of permits that come back, once there are so many from now on; where one is enough, also of those
+    /// that came back since it last told.
+    pub fn await_freed(&self, permits: usize) {
         let freed = self.lock_freed();
-        if freed.is_empty() {
-            self.awaited.store(true, Ordering::Release);
+        if freed.is_empty() || permits > 1 {
+            self.awaited.store(permits, Ordering::Release);
         } else {
             self.bell.notify_one();
         }
@@ -227,12 +236,67 @@ impl Slots {
     pub fn seat(&self, room: &mut Room, places: &Places) -> (Option<Seat>, Vec<Option<Slot>>) {
         let mut reserved = room.calls.split(1);
         let slots = places.0.iter().map(|(permits, hook)| {
-            let permit = Arc::clone(permits).try_acquire_owned().ok()?;
+            let kept = room.webhooks.iter_mut().find(|kept| Arc::ptr_eq(kept.semaphore(), permits));
+            let permit =
+                kept.and_then(|kept| kept.split(1)).or_else(|| Arc::clone(permits).try_acquire_owned().ok())?;
             let process = reserved.take().or_else(|| Arc::clone(&self.calls).try_acquire_owned().ok())?;
             let turn = Some(hook.turn()?);
             Some(Slot { hook: Arc::clone(hook), turn, _webhook: permit, _process: process })
         });
         let slots = slots.collect();
         (room.unsettled.split(1).map(Seat), slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        id::WebhookId,
+        queue::{Pause, Queue, Settings},
+        secret::Secret,
+    };
+
+    fn webhook(id: &str, max_in_flight: u32) -> Webhook {
+        Webhook {
+            id: WebhookId::parse(id).unwrap(),
+            url: Url::parse("http://127.0.0.1:1/").unwrap(),
+            enabled: true,
+            description: None,
+            headers: Vec::new(),
+            timeout: None,
+            max_in_flight: Some(max_in_flight),
+            created_at: UnixMs(0),
+            secret: Secret::from_bytes(&[7; 32]).unwrap(),
+            previous_secret: None,
+            disabled_reason: None,
+        }
+    }
+
+    #[test]
+    fn visits_under_way_at_once_never_count_on_the_same_permits() {
+        let name = QueueName::parse("q").unwrap();
+        let view = QueueView {
+            now: UnixMs(0),
+            rev: 1,
+            queue: Queue { name, created_at: UnixMs(0), settings: Settings::default(), pause: Pause::No },
+            webhooks: vec![webhook("wide", 5), webhook("narrow", 2)],
+            holds: Holds::default(),
+            health: HashMap::new(),
+            unreadable: Vec::new(),
+        };
+        let slots = Slots::new(100, 64);
+        let mut first = slots.room(&view, 3, UnixMs(0)).unwrap();
+        let mut second = slots.room(&view, 100, UnixMs(0)).unwrap();
+        assert_eq!((first.tasks, second.tasks), (3, 2), "of the five that the freest webhook has");
+        assert_eq!(slots.room_for(&view, UnixMs(0)), Err(NoRoom::Webhook));
+
+        let places = slots.places(&view);
+        let seat = |room: &mut Room| slots.seat(room, &places);
+        let seated: Vec<_> = (0..3).map(|_| seat(&mut first)).chain((0..2).map(|_| seat(&mut second))).collect();
+        let calls = |i: usize| seated.iter().filter(|(seat, slots)| seat.is_some() && slots[i].is_some()).count();
+        assert_eq!((calls(0), calls(1)), (5, 2), "each has its place, and the narrow webhook no more than its own");
+        drop((first, second, seated));
+        assert_eq!(slots.room_for(&view, UnixMs(0)), Ok(5), "all came back");
     }
 }
