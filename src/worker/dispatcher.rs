@@ -277,13 +277,17 @@ impl Dispatcher {
                     entry.whole_at = seen.now.plus(WHOLE_EVERY);
                 }
                 let due = seen.push.is_some_and(|push| push <= seen.now);
-                if due && seen.moved && seen.no_room != Some(NoRoom::NoWebhook) {
+                // what came free since it was sent may have been told already, when nobody waited for it
+                let room =
+                    entry.known.as_ref().map(|k| self.shop.slots.room_for(&k.view, self.shop.store.clock().now()));
+                let no_room = seen.no_room.and_then(|_| room?.err());
+                if due && seen.moved && no_room != Some(NoRoom::NoWebhook) {
                     self.pressed.insert(queue.clone());
                 }
-                if due && seen.no_room == Some(NoRoom::Webhook) {
+                if due && no_room == Some(NoRoom::Webhook) {
                     self.starved.insert(queue.clone());
                 }
-                if due && seen.no_room == Some(NoRoom::Process) && !entry.waiting {
+                if due && no_room == Some(NoRoom::Process) && !entry.waiting {
                     entry.waiting = true;
                     self.waiting.push_back(queue.clone());
                 }
@@ -291,8 +295,8 @@ impl Dispatcher {
                     None => None,
                     // by Redis's own clock it is still ahead, whatever this process thinks
                     Some(at) if at > seen.now => Some(self.shop.store.clock().instant_of(at).max(now + SHORTEST)),
-                    Some(_) if due && seen.no_room.is_some() => Some(now + REST),
-                    Some(_) if seen.moved => Some(now),
+                    Some(_) if due && no_room.is_some() => Some(now + REST),
+                    Some(_) if seen.moved || seen.no_room.is_some() => Some(now),
                     Some(_) => Some(now + REST),
                 }
             }
