@@ -13,7 +13,7 @@ use super::{
     problem::{Fault, Kind, Problem, ProblemOut},
     request::RequestId,
     tasks::{horizon, id_of, lean, new_task},
-    wire::{ByHand, Fields, Horizon, TaskOut, Written, read_task, write_list},
+    wire::{ByHand, Fields, Horizon, TaskOut, Written, read_task, room_of},
 };
 use crate::{
     domain::{
@@ -68,14 +68,14 @@ impl Written for ResultOut {
 
 impl Written for BatchOut {
     fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
-        out.extend_from_slice(br#"{"results":"#);
-        write_list(&self.results, out)?;
-        out.push(b'}');
+        let mut fields = Fields::new(out);
+        fields.list(r#"{"results":"#, &self.results)?;
+        fields.put("}");
         Ok(())
     }
 
     fn room(&self) -> usize {
-        64 + self.results.iter().map(Written::room).sum::<usize>()
+        room_of(&self.results)
     }
 }
 

@@ -230,8 +230,7 @@ impl Dispatcher {
         let Some(known) = entry.and_then(|e| e.known.as_ref()).filter(|_| self.visits.len() < MAX_VISITS / 2) else {
             return false;
         };
-        let room = self.shop.slots.room_for(&known.view, self.shop.store.clock().now());
-        room.is_ok_and(|tasks| tasks >= ROOM_FOR_SECOND)
+        self.shop.room_for(known).is_ok_and(|tasks| tasks >= ROOM_FOR_SECOND)
     }
 
     /// Sends visits to the queues whose instant has come.
@@ -277,10 +276,9 @@ impl Dispatcher {
                     entry.whole_at = seen.now.plus(WHOLE_EVERY);
                 }
                 let due = seen.push.is_some_and(|push| push <= seen.now);
-                // what came free since it was sent may have been told already, when nobody waited for it
-                let room =
-                    entry.known.as_ref().map(|k| self.shop.slots.room_for(&k.view, self.shop.store.clock().now()));
-                let no_room = seen.no_room.and_then(|_| room?.err());
+                // what was taken may have filled the room; what came free meanwhile may have been told when nobody waited for it
+                let known = entry.known.as_ref().filter(|_| seen.moved || seen.no_room.is_some());
+                let no_room = known.and_then(|known| self.shop.room_for(known).err());
                 if due && seen.moved && no_room != Some(NoRoom::NoWebhook) {
                     self.pressed.insert(queue.clone());
                 }

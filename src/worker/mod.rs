@@ -15,7 +15,11 @@ mod leases;
 mod slots;
 mod visit;
 
-use self::{leases::Leases, slots::Slots};
+use self::{
+    leases::Leases,
+    slots::{NoRoom, Slots},
+    visit::Known,
+};
 use crate::{
     delivery::Delivery,
     domain::id::QueueName,
@@ -58,6 +62,13 @@ pub(crate) struct Shop {
     stop: CancellationToken,
     /// What is under way is given back at once.
     release: CancellationToken,
+}
+
+impl Shop {
+    /// For how many tasks of a queue there is room now.
+    fn room_for(&self, known: &Known) -> Result<usize, NoRoom> {
+        self.slots.room_for(&known.view, self.store.clock().now())
+    }
 }
 
 /// Lines about trouble that lasts, as while Redis is away.

@@ -78,7 +78,7 @@ pub struct Seen {
     pub now: UnixMs,
     /// Whether tasks were taken.
     pub moved: bool,
-    /// Why nothing, or nothing more, can be taken, if so.
+    /// Why nothing could be taken, if so.
     pub no_room: Option<NoRoom>,
     /// Whether all that was due was looked at.
     pub whole: bool,
@@ -138,9 +138,6 @@ async fn try_visit(
         tracing::error!(%queue, error = %damaged.error, "a task's record cannot be read; it is dead");
         shop.attempts.spawn(attempt::settle(Arc::clone(shop), dead(damaged), None));
     }
-    // what was taken may have filled the room: then the next visit waits until some of it is free again
-    let room_left = |known: &Arc<Known>| shop.slots.room_for(&known.view, now).err();
-    let no_room = no_room.or_else(|| known.as_ref().filter(|_| moved).and_then(room_left));
     Ok(Seen { agenda, push, now, moved, no_room, whole: now >= rest_until })
 }
 

@@ -26,7 +26,7 @@ pub use self::{
     retry::{RetryOut, read_retry},
     task::{AttemptOut, Horizon, Progress, TaskOut, TaskWanted, own_max_attempts, read_new_content, read_task},
     webhook::{WebhookOut, read_rotation, read_webhook, read_webhook_patch, read_webhook_put},
-    written::{ByHand, Fields, Written, json_of, write_list},
+    written::{ByHand, Fields, Written, json_of, room_of},
 };
 use crate::domain::time::{UnixMs, format_duration};
 
@@ -69,16 +69,15 @@ pub struct ListOut<T> {
 
 impl<T: Written> Written for ListOut<T> {
     fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
-        out.extend_from_slice(br#"{"items":"#);
-        write_list(&self.items, out)?;
         let mut fields = Fields::new(out);
+        fields.list(r#"{"items":"#, &self.items)?;
         fields.json(r#","next_cursor":"#, &self.next_cursor)?;
         fields.put("}");
         Ok(())
     }
 
     fn room(&self) -> usize {
-        256 + self.items.iter().map(Written::room).sum::<usize>()
+        room_of(&self.items)
     }
 }
 

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{
     At, TaskOut,
-    written::{Fields, Written, write_list},
+    written::{Fields, Written, room_of},
 };
 use crate::{
     domain::{
@@ -75,14 +75,14 @@ impl Written for LeasedOut {
 
 impl Written for ClaimedOut {
     fn write(&self, out: &mut Vec<u8>) -> serde_json::Result<()> {
-        out.extend_from_slice(br#"{"tasks":"#);
-        write_list(&self.tasks, out)?;
-        out.push(b'}');
+        let mut fields = Fields::new(out);
+        fields.list(r#"{"tasks":"#, &self.tasks)?;
+        fields.put("}");
         Ok(())
     }
 
     fn room(&self) -> usize {
-        64 + self.tasks.iter().map(Written::room).sum::<usize>()
+        room_of(&self.tasks)
     }
 }
 

@@ -28,6 +28,14 @@ pub trait Written {
     }
 }
 
+/// Room for what stands around a list; a cursor is the most of it.
+const FRAME: usize = 256;
+
+/// About how many bytes an answer takes that is a list.
+pub fn room_of<T: Written>(items: &[T]) -> usize {
+    FRAME + items.iter().map(Written::room).sum::<usize>()
+}
+
 /// An answer that is written by hand.
 pub struct ByHand<T>(pub T);
 
@@ -134,23 +142,24 @@ impl<'o> Fields<'o> {
         serde_json::to_writer(&mut *self.out, value)
     }
 
+    /// A list of what can be written.
+    pub fn list<T: Written>(&mut self, name: &str, items: &[T]) -> serde_json::Result<()> {
+        self.put(name);
+        self.put("[");
+        for (i, item) in items.iter().enumerate() {
+            if i > 0 {
+                self.put(",");
+            }
+            item.write(self.out)?;
+        }
+        self.put("]");
+        Ok(())
+    }
+
     fn null(&mut self, name: &str) {
         self.put(name);
         self.put("null");
     }
-}
-
-/// A list of what can be written.
-pub fn write_list<T: Written>(items: &[T], out: &mut Vec<u8>) -> serde_json::Result<()> {
-    out.push(b'[');
-    for (i, item) in items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        item.write(out)?;
-    }
-    out.push(b']');
-    Ok(())
 }
 
 #[cfg(test)]
