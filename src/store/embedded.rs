@@ -43,6 +43,8 @@ mod data_dir;
 mod keeper;
 mod link;
 mod log;
+#[cfg(target_os = "linux")]
+mod rewrite;
 mod server;
 
 pub use child::{CHILD_COMMAND, run_child};

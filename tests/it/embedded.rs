@@ -332,6 +332,31 @@ async fn the_server_is_configured_not_to_lose_anything() {
     }
 }
 
+/// The 41st word of a process's `stat` is its scheduling policy; the second, its name, may hold blanks.
+#[cfg(target_os = "linux")]
+fn stands_behind(process: &str) -> bool {
+    const SCHED_IDLE: &str = "5";
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(38)) == Some(SCHED_IDLE)
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_rewriting_of_the_append_only_file_stands_behind_everybody() {
+    let place = Place::new();
+    let it = place.start().await.unwrap();
+    ask::<()>(it.url(), "SET k v").unwrap();
+    ask::<()>(it.url(), "CONFIG SET rdb-key-save-delay 60000000").unwrap(); // a minute a key
+    ask::<()>(it.url(), "BGREWRITEAOF").unwrap();
+
+    let server = it.pid();
+    let children = || fs::read_to_string(format!("/proc/{server}/task/{server}/children")).ok();
+    eventually("a child that stands behind", || children()?.split_whitespace().any(stands_behind).then_some(())).await;
+
+    assert!(!stands_behind(&server.to_string()), "only the child does");
+    it.stop().await;
+}
+
 #[tokio::test]
 async fn stop_leaves_only_the_data() {
     let place = Place::new();

@@ -12,6 +12,9 @@ use std::{
     time::Duration,
 };
 
+#[cfg(target_os = "linux")]
+use super::rewrite::Rewrites;
+
 /// Enough for the reason of a failed start.
 const KEPT_LINES: usize = 20;
 /// Longer lines are cut in pieces; Redis's own limit is 1024.
@@ -29,6 +32,8 @@ struct Shared {
     serving: AtomicBool,
     hinted: AtomicBool,
     tail: Mutex<VecDeque<String>>,
+    #[cfg(target_os = "linux")]
+    rewrites: Rewrites,
 }
 
 /// Open until all output was read.
@@ -79,6 +84,8 @@ impl Log {
             }
             tail.push_back(text.to_owned());
         }
+        #[cfg(target_os = "linux")]
+        self.0.rewrites.read(text);
         if text.contains("overcommit") && !self.0.hinted.swap(true, Ordering::Relaxed) {
             tracing::info!(target: "redis", "hint: with vm.overcommit_memory=0 a rewrite of the append-only file may fail when memory is short");
         }
