@@ -146,7 +146,7 @@ pub fn disk(size: Size) -> Vec<Row> {
 }
 
 /// Takes the tasks away, so that each round finds the same.
-fn empty(service: &Service) {
+pub fn empty(service: &Service) {
     service.call("POST", "/queues/bench/purge", r#"{"states":["scheduled","completed"]}"#);
 }
 

@@ -6,7 +6,7 @@ use crate::{
     Size,
     http::{Until, closed},
     parts::Service,
-    rows::{PATIENCE, PAYLOAD, batch, constant, pile_up, webhook},
+    rows::{PATIENCE, PAYLOAD, batch, constant, empty, pile_up, webhook},
     sink::Sink,
     table::{Goal, Row},
 };
@@ -81,15 +81,20 @@ fn fill(service: &Service, tasks: u64) {
     closed(service.address(), 4, Until::Calls(tasks / 1000), None, constant(batch("bench", 1000, r#""delay":"30m""#)));
 }
 
-/// Costs with many tasks pending, against those with 10,000.
+/// Costs with many tasks pending, against those with 10,000. Also right after they came, while Redis rewrites its append-only file
+/// or moves a step of its tables to larger ones with each command.
 pub fn growth(size: Size) -> Vec<Row> {
     let many: u64 = if size.full { 10_000_000 } else { 300_000 };
     let (service, sink) = (Service::start("memory"), Sink::start());
     webhook(&service, "bench", &sink);
-    let what = |part: &str| format!("{part} with {}, against 10,000 pending", crate::table::number(many as f64));
-    let mut enqueue = Row::new(&what("enqueue"), "of Redis's CPU", Goal::AtMost(1.3));
-    let mut deliver = Row::new(&what("visit and settle"), "of Redis's CPU", Goal::AtMost(1.3));
-    let mut look = Row::new(&what("list and stats"), "of their time", Goal::AtMost(1.3));
+    let rows = |when: &str, goal: fn() -> Goal| {
+        let named = |part: &str, unit| {
+            let many = crate::table::number(many as f64);
+            Row::new(&format!("{part}, {many} {when}, against 10,000"), unit, goal())
+        };
+        let of_cpu = "of Redis's CPU";
+        [named("enqueue", of_cpu), named("visit and settle", of_cpu), named("list and stats", "of their time")]
+    };
     let measure = || {
         let before = service.redis_cpu();
         closed(service.address(), 4, Until::Calls(200), None, constant(batch("bench", 100, r#""delay":"30m""#)));
@@ -105,19 +110,55 @@ pub fn growth(size: Size) -> Vec<Row> {
             service.call("GET", "/queues/bench/tasks?limit=100", "");
             service.call("GET", "/queues/bench/stats", "");
         }
-        (enqueue.as_secs_f64(), deliver.as_secs_f64(), began.elapsed().as_secs_f64())
+        [enqueue, deliver, began.elapsed()].map(|took| took.as_secs_f64())
     };
-    fill(&service, 10_000);
-    measure();
-    let few = measure();
-    fill(&service, many - 70_000);
-    for _ in 0..size.rounds {
-        let now = measure();
-        enqueue.round(now.0 / few.0);
-        deliver.round(now.1 / few.1);
-        look.round(now.2 / few.2);
+    let few = [0; 6].map(|_| {
+        empty(&service);
+        fill(&service, 10_000);
+        measure()
+    });
+    // without the first, in which all is new
+    let few: [f64; 3] = std::array::from_fn(|i| few[1..].iter().map(|round| round[i]).sum::<f64>() / 5.0);
+    fill(&service, many - 30_000);
+    let measured = |mut rows: [Row; 3]| {
+        for _ in 0..size.rounds {
+            let rewriting = service.info("persistence", "aof_rewrite_in_progress") > 0.0;
+            let now = measure();
+            for (i, row) in rows.iter_mut().enumerate() {
+                row.round(now[i] / few[i]);
+                row.tell(format!(
+                    "{:.1} ms, {:.1} before{}",
+                    now[i] * 1000.0,
+                    few[i] * 1000.0,
+                    if rewriting { "; the append-only file is being rewritten" } else { "" }
+                ));
+            }
+        }
+        rows
+    };
+    let fresh = measured(rows("that just came", || Goal::None));
+    let_grow(&service, many);
+    let grown = measured(rows("pending", || Goal::AtMost(1.3)));
+    grown.into_iter().chain(fresh.into_iter().take(2)).collect()
+}
+
+/// Waits for the rewriting of the append-only file: until then no table begins to grow, and pages that are written to are copied.
+/// Then a task more lets the tables grow, and so many look-ups of what is not there take every entry along.
+fn let_grow(service: &Service, tasks: u64) {
+    let began = Instant::now();
+    while service.info("persistence", "aof_rewrite_in_progress") > 0.0 {
+        assert!(began.elapsed() < Duration::from_secs(180), "the append-only file is rewritten at some time");
+        std::thread::sleep(Duration::from_millis(100));
     }
-    vec![enqueue, deliver, look]
+    fill(service, 1000);
+    let look = "local function key(of) return redis.call('KEYS', 'dp:*:bench:' .. of)[1] end \
+                local tasks, due, none = key('tasks'), key('due'), {} \
+                for i = 1, 100 do none[i] = 'none' end \
+                for i = 1, 1000 do redis.call('HMGET', tasks, unpack(none)) redis.call('ZMSCORE', due, unpack(none)) end \
+                return 'grown'";
+    for _ in 0..=tasks / 100_000 {
+        assert!(service.redis(&format!("EVAL \"{look}\" 0")).contains("grown"));
+    }
 }
 
 /// Calls of Redis a second and CPU of a service that has nothing to do.

@@ -46,8 +46,12 @@ impl Rewrites {
         // names the process and not its number, which may be another's by the time that we are out of patience
         let process = pidfd_open(child, PidfdFlags::empty())?;
         let idle = ["-i", "-p", "0", &child.as_raw_nonzero().to_string()];
-        let status =
-            Command::new("chrt").args(idle).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        let status = Command::new("chrt")
+            .args(idle)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()?;
         if !status.success() {
             return Err(io::Error::other(format!("chrt: {status}")));
         }
