@@ -88,3 +88,4 @@ mod topology_kit;
 mod topology_sentinel;
 mod traces;
 mod worker;
+mod worker_visits;

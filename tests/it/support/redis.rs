@@ -167,13 +167,22 @@ impl RedisServer {
         line.expect("INFO has the figure").trim().parse().expect("a number")
     }
 
-    /// Calls that clients send in this span; the commands inside scripts are not counted.
-    pub async fn calls_during(&self, span: Duration) -> usize {
+    /// What was done meanwhile, a line a command, each with its instant in s in front.
+    pub async fn monitored(&self, meanwhile: impl Future<Output = ()>) -> Vec<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.expect("Redis listens");
         stream.write_all(b"MONITOR\r\n").await.expect("Redis reads");
+        stream.read_exact(&mut [0; 5]).await.expect("+OK");
         let mut seen = Vec::new();
-        let _ = tokio::time::timeout(span, stream.read_to_end(&mut seen)).await;
-        String::from_utf8_lossy(&seen).lines().filter(|line| line.contains('[') && !line.contains(" lua]")).count()
+        tokio::select! {
+            end = stream.read_to_end(&mut seen) => panic!("Redis ended it: {end:?}"),
+            () = meanwhile => {}
+        }
+        String::from_utf8_lossy(&seen).lines().filter(|line| line.contains('[')).map(str::to_owned).collect()
+    }
+
+    /// Calls that clients send in this span; the commands inside scripts are not counted.
+    pub async fn calls_during(&self, span: Duration) -> usize {
+        self.monitored(tokio::time::sleep(span)).await.iter().filter(|line| !line.contains(" lua]")).count()
     }
 
     /// Its directory.
