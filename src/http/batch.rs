@@ -33,7 +33,7 @@ pub const ATOMIC_MAX: usize = 4 << 20;
 #[schema(as = BatchResults)]
 pub struct BatchOut {
     /// In the order of the tasks.
-    results: Vec<ResultOut>,
+    pub(super) results: Vec<ResultOut>,
 }
 
 /// What came of one task of a batch: the answer that a POST of its own would have had.
@@ -41,12 +41,12 @@ pub struct BatchOut {
 #[schema(as = BatchResult)]
 pub struct ResultOut {
     /// The HTTP status: 201 scheduled, 200 its id is taken by the same content, others as `problem` says.
-    status: u16,
+    pub(super) status: u16,
     /// The task of a 200 or 201.
-    task: Option<TaskOut>,
+    pub(super) task: Option<TaskOut>,
     /// Why there is none.
     #[schema(value_type = Option<ProblemOut<'static>>)]
-    problem: Option<Box<RawValue>>,
+    pub(super) problem: Option<Box<RawValue>>,
 }
 
 impl Written for ResultOut {

@@ -1,6 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use proptest::{prelude::*, sample::select};
+use serde_json::value::RawValue;
 
 use super::*;
 use crate::{
@@ -12,7 +13,10 @@ use crate::{
         round,
         task::{DeadReason, Task, TaskOptions, TaskState},
     },
-    http::wire::{ClaimedOut, LeasedOut, ListOut, Progress, TaskOut},
+    http::{
+        batch::{BatchOut, ResultOut},
+        wire::{ClaimedOut, LeasedOut, ListOut, Progress, TaskOut},
+    },
     store::Token,
 };
 
@@ -102,5 +106,8 @@ proptest! {
         same(&ListOut::<TaskOut> { items: Vec::new(), next_cursor: None });
         same(&ClaimedOut { tasks: vec![LeasedOut::new(lean(), token, task.score)] });
         same(&ClaimedOut { tasks: Vec::new() });
+        let problem = RawValue::from_string(r#"{"type": "conflict"}"#.to_owned()).ok();
+        let made = ResultOut { status: 201, task: Some(lean()), problem: None };
+        same(&BatchOut { results: vec![made, ResultOut { status: 409, task: None, problem }] });
     }
 }
