@@ -105,7 +105,7 @@ impl RedisInfo {
             full: number("maxmemory") > 0
                 && number("used_memory") > number("maxmemory")
                 && field("maxmemory_policy") == "noeviction",
-            clustered: field("redis_mode") == "cluster",
+            clustered: ["redis_mode", "server_mode"].iter().any(|mode| field(mode) == "cluster"), // Valkey 9 has the second
         }
     }
 
@@ -135,6 +135,14 @@ impl RedisInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_a_cluster_says_so_in_its_own_words() {
+        for said in ["redis_mode:cluster", "server_mode:cluster"] {
+            assert!(RedisInfo::read(&format!("redis_version:7.2.4\r\n{said}\r\n")).clustered, "{said}");
+        }
+        assert!(!RedisInfo::read("redis_mode:standalone\r\nserver_mode:standalone\r\n").clustered);
+    }
 
     #[test]
     fn of_several_primaries_the_worst_counts() {

@@ -7,7 +7,9 @@ use duepost::store::Promise;
 use crate::support::{
     inside::{self, Inside},
     link::Link,
-    ms, secs,
+    ms,
+    receiver::Answer,
+    secs,
 };
 
 /// How long what is sent takes to Redis, and as long back.
@@ -28,6 +30,8 @@ async fn a_queue_with_more_due_tasks_is_visited_again_before_the_answer_is_here(
     const TASKS: usize = 300;
     let it = Inside::start().await;
     it.webhook("main").await;
+    // a half of what a visit took makes room for the next, the other half, which comes later, for the one meanwhile
+    it.receiver.when(|r| r.task().ends_with(['1', '3', '5', '7', '9']), Answer::status(200).after(ms(50)));
     for n in 0..TASKS {
         it.given_due(&format!("t{n}")).await;
     }
