@@ -351,9 +351,15 @@ async fn a_rewriting_of_the_append_only_file_stands_behind_everybody() {
 
     let server = it.pid();
     let children = || fs::read_to_string(format!("/proc/{server}/task/{server}/children")).ok();
-    eventually("a child that stands behind", || children()?.split_whitespace().any(stands_behind).then_some(())).await;
-
+    let idle =
+        || children()?.split_whitespace().find(|child| stands_behind(child)).and_then(|child| child.parse().ok());
+    let child = eventually("a child that stands behind", idle).await;
     assert!(!stands_behind(&server.to_string()), "only the child does");
+
+    signal(child, Signal::USR1); // as for one that comes to no end
+    let persistence = || ask::<String>(it.url(), "INFO persistence").ok();
+    eventually("its end", || persistence()?.contains("aof_rewrite_in_progress:0").then_some(())).await;
+    assert!(persistence().unwrap().contains("aof_last_bgrewrite_status:ok"), "no failure of Redis's");
     it.stop().await;
 }
 
