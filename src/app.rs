@@ -9,6 +9,7 @@ mod redis;
 
 use std::{io::Write as _, sync::Arc, time::Duration};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -116,11 +117,21 @@ impl Signals {
     }
 }
 
+/// Takes as many file descriptors as may be had: each client and each call needs one. The soft limit, often 1024, is only
+/// there for programs that use `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "the limit of file descriptors stays as it is");
+    }
+}
+
 /// Runs the service until it is told to stop.
 ///
 /// # Errors
 /// See [`AppError`].
 pub async fn run(config: Config, mode: Mode) -> Result<(), AppError> {
+    raise_descriptor_limit();
     let mut signals = Signals::new()?;
     let cause = |cause| AppError::Listen { address: config.listen, cause };
     let listener = TcpListener::bind(config.listen).await.map_err(cause)?;

@@ -44,6 +44,8 @@ pub struct Service {
 pub struct Builder {
     args: Vec<OsString>,
     env: Vec<(String, String)>,
+    /// A soft limit of file descriptors.
+    descriptors: Option<u32>,
 }
 
 /// How a start failed.
@@ -153,7 +155,7 @@ impl Drop for Service {
 impl Builder {
     /// `duepost` with these arguments alone.
     pub fn bare(args: &[&str]) -> Self {
-        Self { args: args.iter().map(OsString::from).collect(), env: Vec::new() }
+        Self { args: args.iter().map(OsString::from).collect(), env: Vec::new(), descriptors: None }
     }
 
     /// One more flag with its value.
@@ -180,6 +182,12 @@ impl Builder {
         self
     }
 
+    /// With so low a soft limit of file descriptors.
+    pub fn descriptors(mut self, soft: u32) -> Self {
+        self.descriptors = Some(soft);
+        self
+    }
+
     /// By this clock.
     pub fn by(mut self, clock: &WallClock) -> Self {
         self.env.extend(clock.env().map(|(name, value)| (name.to_owned(), value)));
@@ -199,7 +207,15 @@ impl Builder {
     /// Starts and waits until the service is ready, has ended, or the deadline is over (then it is killed).
     pub async fn try_start(self, deadline: Duration) -> Result<Service, FailedStart> {
         let cwd = tempfile::Builder::new().prefix("duepost-cwd-").tempdir().expect("a temporary directory");
-        let mut child = command()
+        let mut command = match self.descriptors {
+            Some(soft) => {
+                let mut command = clean(process::tied("sh"));
+                command.args(["-c", "ulimit -S -n $0 && exec \"$@\"", &soft.to_string()]).arg(binary());
+                command
+            }
+            None => command(),
+        };
+        let mut child = command
             .args(&self.args)
             .envs(self.env)
             .current_dir(cwd.path())
@@ -242,9 +258,12 @@ fn watch_for_address(stdout: std::process::ChildStdout) -> (Output, oneshot::Rec
     (output, ready)
 }
 
-/// `duepost`, to which no setting of the tests' own environment gets.
 fn command() -> std::process::Command {
-    let mut command = process::tied(binary());
+    clean(process::tied(binary()))
+}
+
+/// No setting of the tests' own environment gets to it.
+fn clean(mut command: std::process::Command) -> std::process::Command {
     for (name, _) in std::env::vars_os() {
         if ["DUEPOST_", "OTEL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
