@@ -16,7 +16,8 @@ pub const CLAIM_FORGOTTEN: &str = "claim forgotten";
 /// the cancel. Claims are not waited for, so the two may know nothing of each other.
 pub const OLD_CLAIM: &str = "claim of a lost primary, after a cancel";
 
-/// The cause of a second delivery: Redis forgot a task that nobody had been promised yet, and the client asked again.
+/// The cause of a second delivery: Redis forgot a task that nobody had been promised yet, and the client, or the service for it,
+/// asked again.
 pub const FORGOTTEN: &str = "forgotten before it was acknowledged";
 
 /// What a run is judged by.
@@ -164,7 +165,12 @@ fn judge(evidence: &Evidence<'_>, told: &Told, posts: &[&Seen], claims: &[&Claim
     }
     let from = told.run_at - evidence.tolerance_ms;
     for at in posts.iter().map(|s| s.at).chain(claims.iter().map(|c| c.at)).filter(|at| *at < from) {
-        found.early.push(format!("{id} ({}): {} ms early", told.queue, told.run_at - at));
+        // Before it was acknowledged: in a life that Redis forgot, after which the service itself asked again.
+        if evidence.forgets && at < told.known && disturbed(evidence, at) {
+            *found.doubles.entry(FORGOTTEN.to_owned()).or_default() += 1;
+        } else {
+            found.early.push(format!("{id} ({}): {} ms early", told.queue, told.run_at - at));
+        }
     }
     if let Some((200, done)) = told.cancel {
         for at in posts.iter().map(|s| s.at).chain(claims.iter().map(|c| c.asked)).filter(|at| *at > done) {

@@ -133,6 +133,23 @@ fn an_early_attempt_is_found() {
 }
 
 #[test]
+fn an_early_attempt_is_found_unless_redis_may_forget_and_it_was_not_acknowledged_yet() {
+    let early = |it: &mut History, by: i64, far: i64| {
+        let attempt = it.seen.iter_mut().find(|s| s.n == 12).unwrap();
+        attempt.at -= by;
+        let (from, to) = (attempt.at + far - 50, attempt.at + far + 50);
+        it.windows.push(Window { cause: "failover", on_record: false, from, to });
+    };
+    planted(|it| early(it, 100, 0), |f| &mut f.early);
+    planted(|it| (it.forgets, _) = (true, early(it, 100, 500)), |f| &mut f.early);
+    planted(|it| (it.forgets, _) = (true, early(it, 40, 0)), |f| &mut f.early); // its POST was answered 50 ms before
+    let mut it = History::good();
+    early(&mut it, 100, 0);
+    it.forgets = true;
+    assert_eq!((it.check().faults().as_str(), it.check().doubles.get(FORGOTTEN)), ("", Some(&1)));
+}
+
+#[test]
 fn a_duplicate_without_a_cause_is_found() {
     let again = |it: &mut History, n: usize, late| it.seen.push(seen(&it.journal.told[n], late, 200));
     planted(|it| again(it, 12, 300), |f| &mut f.unexplained);
