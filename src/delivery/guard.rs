@@ -13,9 +13,10 @@ use std::{
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use hyper::Uri;
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
+use rustix::io::Errno;
 use tokio::{
     net::TcpStream,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tower::Service;
 
@@ -29,6 +30,10 @@ use crate::domain::address::AddressPolicy;
 pub const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// The same and the TLS handshake. The deadline of the attempt may end it sooner.
 const DIAL_DEADLINE: Duration = Duration::from_secs(10);
+/// A dial waits so long for a file descriptor. The lack of one is ours and not the receiver's, and passes when somebody gives one
+/// back; it looks this often.
+const DESCRIPTOR_WITHIN: Duration = Duration::from_secs(3);
+const DESCRIPTOR_LOOK: Duration = Duration::from_millis(50);
 /// After this long without a connection the next address is tried beside the first (RFC 8305).
 const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// Addresses of a name that are tried.
@@ -49,7 +54,10 @@ pub enum DialError {
     /// Closed while it was being made.
     #[error("connection reset")]
     Reset,
-    /// Any other trouble on the way, such as no route or no file descriptor left.
+    /// Not the receiver's fault.
+    #[error("the service has no file descriptor left to call with")]
+    NoDescriptor,
+    /// Any other trouble on the way, such as no route.
     #[error("no connection: {0}")]
     Unreachable(io::ErrorKind),
     /// No handshake, or a certificate that does not verify.
@@ -89,7 +97,8 @@ impl Guard {
         if permitted.is_empty() {
             return Err(DialError::Blocked);
         }
-        let tcp = connect_first(&permitted).await.map_err(|error| match error.kind() {
+        let tcp = connect(&permitted).await.map_err(|error| match error.kind() {
+            _ if lacks_descriptor(&error) => DialError::NoDescriptor,
             io::ErrorKind::ConnectionRefused => DialError::Refused,
             io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted => DialError::Reset,
             io::ErrorKind::TimedOut => DialError::Timeout(CONNECT_DEADLINE),
@@ -103,6 +112,22 @@ impl Guard {
         tcp.set_nodelay(true).map_err(|error| DialError::Unreachable(error.kind()))?;
         Ok(tcp)
     }
+}
+
+/// Connects to one of these addresses, once there is a descriptor for it.
+async fn connect(addrs: &[SocketAddr]) -> io::Result<TcpStream> {
+    let until = Instant::now() + DESCRIPTOR_WITHIN;
+    loop {
+        match connect_first(addrs).await {
+            Err(error) if lacks_descriptor(&error) && Instant::now() < until => sleep(DESCRIPTOR_LOOK).await,
+            done => return done,
+        }
+    }
+}
+
+/// Of this process, or of the whole machine.
+fn lacks_descriptor(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// The first of these addresses that answers; each is tried when the one before failed or takes its time.

@@ -37,18 +37,6 @@ async fn a_redis_that_refuses_for_good_ends_the_start() {
     started.client().get("/readyz").await.expect(200);
 }
 
-/// The soft limit is often 1024, and each client and each call needs one.
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn the_service_takes_all_the_file_descriptors_that_it_may_have() {
-    let redis = RedisServer::start().await;
-    let it = Service::builder(&redis).descriptors(100).start().await;
-    let limits = std::fs::read_to_string(format!("/proc/{}/limits", it.pid())).unwrap();
-    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
-    let [soft, hard] = [3, 4].map(|n| files.split_whitespace().nth(n));
-    assert!(soft == hard && soft != Some("100"), "{files}");
-}
-
 /// A start that fails after its private Redis is up stops it in order.
 #[tokio::test]
 async fn a_failed_start_stops_its_private_redis() {

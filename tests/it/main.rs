@@ -40,6 +40,8 @@ mod cases_wire;
 mod cli;
 mod config;
 mod deliveries;
+#[cfg(target_os = "linux")]
+mod descriptors;
 mod documents;
 mod durability;
 mod embedded;
