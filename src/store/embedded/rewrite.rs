@@ -19,8 +19,8 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// How long one may stand behind. On a machine that never idles it would come to no end, and the file would grow for as long.
-/// It cannot be let forward again without privileges, so it is ended, and the next one stands beside us.
+/// One that had no tenth of a core for so long is ended: on a machine that never idles it would come to no end, and the file would
+/// grow for as long. It cannot be let forward again without privileges, so the next one stands beside us.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -56,18 +56,33 @@ impl Rewrites {
             return Err(io::Error::other(format!("chrt: {status}")));
         }
         let was_ended = Arc::clone(&self.was_ended);
-        let wait = move || {
-            let patience = Timespec::try_from(patience).ok();
-            let mut ended = [PollFd::new(&process, PollFlags::IN)];
-            let out_of_patience = poll(&mut ended, patience.as_ref()) == Ok(0);
-            // Redis takes this signal for a wish and not for a failure
-            if out_of_patience && pidfd_send_signal(&process, Signal::USR1).is_ok() {
-                was_ended.store(true, Ordering::Relaxed);
+        let watch = move || {
+            let span = Timespec::try_from(patience).ok();
+            let mut before = cpu_of(child);
+            while poll(&mut [PollFd::new(&process, PollFlags::IN)], span.as_ref()) == Ok(0) {
+                let now = cpu_of(child);
+                if !comes_on(before, now, patience) {
+                    // Redis takes this signal for a wish and not for a failure
+                    was_ended.store(pidfd_send_signal(&process, Signal::USR1).is_ok(), Ordering::Relaxed);
+                    return;
+                }
+                before = now;
             }
         };
-        thread::Builder::new().name("redis-rewrite".into()).spawn(wait)?;
+        thread::Builder::new().name("redis-rewrite".into()).spawn(watch)?;
         Ok(true)
     }
+}
+
+/// CPU that a process took so far.
+fn cpu_of(process: Pid) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{}/schedstat", process.as_raw_nonzero())).ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+}
+
+/// Whether one that had so much CPU before and now comes to an end.
+fn comes_on(before: Option<Duration>, now: Option<Duration>, between: Duration) -> bool {
+    before.zip(now).is_some_and(|(before, now)| now.saturating_sub(before) >= between / 10)
 }
 
 /// From `Background append only file rewriting started by pid 4711`.
@@ -94,6 +109,16 @@ mod tests {
         assert_eq!(named("Background saving started by pid 12"), None, "a replica waits for this one");
     }
 
+    #[test]
+    fn what_gets_a_tenth_of_a_core_comes_on() {
+        let secs = |n| Some(Duration::from_secs(n));
+        assert!(comes_on(secs(4), secs(7), PATIENCE));
+        assert!(!comes_on(secs(4), secs(6), PATIENCE));
+        assert!(!comes_on(None, secs(30), PATIENCE), "it cannot be seen");
+        let own = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+        assert!(cpu_of(own).unwrap() > Duration::ZERO);
+    }
+
     fn sleeper() -> (Child, Pid) {
         let child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_child(&child);
@@ -102,21 +127,22 @@ mod tests {
 
     #[test]
     fn one_that_comes_to_no_end_is_ended_and_the_next_stands_beside_us() {
+        const SOON: Duration = Duration::from_millis(50);
         let rewrites = Rewrites::default();
         let (mut first, pid) = sleeper();
-        assert!(rewrites.stand_behind(pid, Duration::from_millis(50)).unwrap());
+        assert!(rewrites.stand_behind(pid, SOON).unwrap());
         assert_eq!(first.wait().unwrap().signal(), Some(Signal::USR1.as_raw()));
         while !rewrites.was_ended.load(Ordering::Relaxed) {
             thread::yield_now();
         }
 
         let (mut second, pid) = sleeper();
-        assert!(!rewrites.stand_behind(pid, Duration::ZERO).unwrap());
+        assert!(!rewrites.stand_behind(pid, SOON).unwrap());
         assert_eq!(second.try_wait().unwrap(), None, "left alone");
         second.kill().and_then(|()| second.wait()).unwrap();
 
         let (mut third, pid) = sleeper();
-        assert!(rewrites.stand_behind(pid, Duration::ZERO).unwrap(), "the one after it stands behind again");
+        assert!(rewrites.stand_behind(pid, SOON).unwrap(), "the one after it stands behind again");
         assert_eq!(third.wait().unwrap().signal(), Some(Signal::USR1.as_raw()));
     }
 
