@@ -33,7 +33,7 @@ faults-full: tools redis ## the same ten times as large, in release; writes docs
 	cargo test --release --locked --test faults -- --ignored write_the_fault_report
 
 soak: tools redis ## half an hour of random faults on a Cluster and three services, a million tasks, in release
-	cargo test --release --locked --test faults -- --ignored --exact soak::soak --nocapture
+	DUEPOST_FAULTS=full cargo test --release --locked --test faults -- --ignored --exact soak::soak --nocapture
 
 bench: tools redis ## how fast it is on this machine, in three minutes; shows the change since the last time
 	cargo bench --locked --bench speed
